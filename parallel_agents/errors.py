@@ -1,0 +1,122 @@
+"""Every exception the library raises on purpose, in one tree.
+
+    ParallelAgentsError
+    ├── ConfigError              a key, a type or a combination of options that cannot work
+    ├── TargetError              a file or name that holds no environment, or more than one
+    ├── ContractError            a world, an agent or a model broke its contract
+    │   ├── ShapeError           an array of the wrong shape or type
+    │   ├── NonFiniteError       NaN or infinity where a number is due
+    │   ├── ActionError          an action outside the action space, or none allowed
+    │   └── SharingError         two agents hold the same model, buffer or id
+    ├── NumericsError            the numeric environment cannot keep the equality promise
+    ├── RunError                 a run could not go on
+    │   ├── LearnerError         a round of training failed; names agents, round and cause
+    │   ├── WorkerDied           a worker process ended; names pid and signal
+    │   ├── DeadlineError        a wait ran out; names what was awaited
+    │   ├── WorldError           a world raised; names world, epoch and turn
+    │   └── Interrupted          a signal asked the run to stop
+    └── CheckpointError          a checkpoint is absent, unreadable or does not fit
+        └── CorruptCheckpoint    bytes on disk are not the bytes that were written
+
+A message says what was asked, what was found, and what to do.
+"""
+
+from __future__ import annotations
+
+__all__ = [
+    "ActionError",
+    "CheckpointError",
+    "ConfigError",
+    "ContractError",
+    "CorruptCheckpoint",
+    "DeadlineError",
+    "Interrupted",
+    "LearnerError",
+    "NonFiniteError",
+    "NumericsError",
+    "ParallelAgentsError",
+    "RunError",
+    "ShapeError",
+    "SharingError",
+    "TargetError",
+    "WorkerDied",
+    "WorldError",
+]
+
+
+class ParallelAgentsError(Exception):
+    """Root of the tree; catch it to catch whatever the library raises on purpose."""
+
+    exit_code = 1
+
+
+class ConfigError(ParallelAgentsError):
+    """An unknown key, a wrong type, a value out of range, or options that contradict each other."""
+
+    exit_code = 2
+
+
+class TargetError(ParallelAgentsError):
+    """A target that holds no environment class, or more than one."""
+
+    exit_code = 2
+
+
+class ContractError(ParallelAgentsError):
+    """A world, an agent or a model did not keep its side of the contract."""
+
+
+class ShapeError(ContractError):
+    """An array of the wrong shape or type."""
+
+
+class NonFiniteError(ContractError):
+    """NaN or infinity in an observation, a reward, a loss or a gradient."""
+
+
+class ActionError(ContractError):
+    """An action outside the action space, or a mask that allows none."""
+
+
+class SharingError(ContractError):
+    """Two agents hold the same model, buffer or id: nothing may be shared."""
+
+
+class NumericsError(ParallelAgentsError):
+    """The numeric environment cannot keep the promise of equal bytes."""
+
+
+class RunError(ParallelAgentsError):
+    """A run could not go on."""
+
+
+class LearnerError(RunError):
+    """A round of training failed."""
+
+
+class WorkerDied(RunError):
+    """A worker process ended without being asked to."""
+
+
+class DeadlineError(RunError):
+    """A wait ran out."""
+
+
+class WorldError(RunError):
+    """A world raised while it was reset, observed or stepped."""
+
+
+class Interrupted(RunError):
+    """A signal asked the run to stop; `exit_code` is that of the signal."""
+
+    def __init__(self, message: str, *, signal_number: int) -> None:
+        super().__init__(message)
+        self.exit_code = 128 + signal_number
+
+
+class CheckpointError(ParallelAgentsError):
+    """A checkpoint is absent, unreadable, or made for another configuration."""
+
+
+class CorruptCheckpoint(CheckpointError):
+    """The bytes on disk are not the bytes that were written."""

@@ -1,0 +1,141 @@
+"""One seed, addressed draws: every random number has an address, none has a position in a stream.
+
+An address is (seed, purpose, agent, world, epoch, turn, slot). The number at an address never depends on
+which other numbers were drawn, by whom, in which order or how many at a time; so there is no generator to
+share, to lock, to store or to restore, and an agent that does not explore this turn shifts nothing.
+
+The numbers are those of numpy's Philox4x64-10 (Salmon et al. 2011), used as the counter-based function it
+is: the key holds seed, purpose and agent, the counter holds world, epoch, turn and slot. `generator` gives a
+numpy Generator standing at an address; `uniforms` fills whole blocks; `draw` and `uniform` are the same
+numbers for use inside other compiled kernels.
+
+>>> a = generator(0, Purpose.ACT, agent=3, world=1, epoch=7, turn=2).random(2)
+>>> b = uniforms([0], Purpose.ACT, [3], [1], epoch=7, turns=4, slots=2)[2, 0, 0]
+>>> bool((a == b).all())
+True
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import IntEnum
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from parallel_agents.errors import ConfigError
+
+__all__ = ["MAX_SEED", "Purpose", "draw", "generator", "key", "uniform", "uniforms"]
+
+MAX_SEED = 2**63 - 1
+_MAX_AGENT = 2**32 - 1
+
+_M0 = np.uint64(0xD2E7470EE14C6C93)
+_M1 = np.uint64(0xCA5A826395121157)
+_W0 = np.uint64(0x9E3779B97F4A7C15)
+_W1 = np.uint64(0xBB67AE8584CAA73B)
+_LOW = np.uint64(0xFFFFFFFF)
+_HALF = np.uint64(32)
+_DROP = np.uint64(11)
+_ONE = np.uint64(1)
+
+
+class Purpose(IntEnum):
+    """What a draw is for: two purposes never share a number."""
+
+    INIT = 1
+    ACT = 2
+    WORLD = 3
+    SAMPLE = 4
+    NOISE = 5
+    QUANTILE = 6
+    PERMUTATION = 7
+    EVALUATION_ACT = 8
+    EVALUATION_WORLD = 9
+    EVALUATION_NOISE = 10
+
+
+def key(seed: int, purpose: Purpose, agent: int = 0) -> tuple[int, int]:
+    """The Philox key of one agent's draws for one purpose."""
+    if not 0 <= seed <= MAX_SEED:
+        raise ConfigError(f"seed {seed} is out of range: give a whole number from 0 to 2**63 - 1")
+    if not 0 <= agent <= _MAX_AGENT:
+        raise ConfigError(f"agent id {agent} is out of range: give a whole number from 0 to 2**32 - 1")
+    return seed, (int(purpose) << 32) | agent
+
+
+def generator(
+    seed: int, purpose: Purpose, *, agent: int = 0, world: int = 0, epoch: int = 0, turn: int = 0
+) -> np.random.Generator:
+    """A numpy Generator that starts at slot 0 of an address (its slots run up to 2**64)."""
+    counter = [0, turn, epoch, world]
+    return np.random.Generator(np.random.Philox(key=list(key(seed, purpose, agent)), counter=counter))
+
+
+@njit(cache=True, inline="always")  # type: ignore[untyped-decorator]
+def _high(a: np.uint64, b: np.uint64) -> np.uint64:
+    """Upper 64 bits of a·b."""
+    a0, a1 = a & _LOW, a >> _HALF
+    b0, b1 = b & _LOW, b >> _HALF
+    middle = a1 * b0 + ((a0 * b0) >> _HALF)
+    other = a0 * b1 + (middle & _LOW)
+    return a1 * b1 + (middle >> _HALF) + (other >> _HALF)
+
+
+@njit(cache=True)  # type: ignore[untyped-decorator]
+def draw(
+    k0: np.uint64, k1: np.uint64, block: np.uint64, turn: np.uint64, epoch: np.uint64, world: np.uint64
+) -> tuple[np.uint64, np.uint64, np.uint64, np.uint64]:
+    """Four 64-bit words: slots 4·block … 4·block + 3 of an address. All arguments are uint64."""
+    c0, c1, c2, c3 = block + _ONE, turn, epoch, world  # numpy counts before it draws
+    for _ in range(10):
+        h0, l0 = _high(_M0, c0), _M0 * c0
+        h1, l1 = _high(_M1, c2), _M1 * c2
+        c0, c1, c2, c3 = h1 ^ c1 ^ k0, l1, h0 ^ c3 ^ k1, l0
+        k0 += _W0
+        k1 += _W1
+    return c0, c1, c2, c3
+
+
+@njit(cache=True, inline="always")  # type: ignore[untyped-decorator]
+def uniform(word: np.uint64) -> float:
+    """A word as a float in [0, 1), as numpy's `Generator.random` makes it."""
+    return (word >> _DROP) * (1.0 / 9007199254740992.0)
+
+
+@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+def _fill(
+    out: NDArray[np.float64],
+    keys: NDArray[np.uint64],
+    worlds: NDArray[np.uint64],
+    epoch: np.uint64,
+    first: np.uint64,
+) -> None:
+    turns, agents, columns, slots = out.shape
+    for t in range(turns):
+        for n in range(agents):
+            for w in range(columns):
+                for block in range((slots + 3) // 4):
+                    words = draw(keys[n, 0], keys[n, 1], np.uint64(block), first + np.uint64(t), epoch, worlds[w])
+                    for j in range(min(4, slots - 4 * block)):
+                        out[t, n, w, 4 * block + j] = uniform(words[j])
+
+
+def uniforms(
+    seeds: Sequence[int],
+    purpose: Purpose,
+    agents: Sequence[int],
+    worlds: Sequence[int],
+    *,
+    epoch: int,
+    turns: int,
+    slots: int,
+    first_turn: int = 0,
+) -> NDArray[np.float64]:
+    """Uniform draws in [0, 1), shape (turns, agents, worlds, slots), one row of agents per (seed, agent) pair."""
+    keys = np.array([key(s, purpose, a) for s, a in zip(seeds, agents, strict=True)], np.uint64).reshape(-1, 2)
+    columns = np.asarray(worlds, np.uint64)
+    out = np.empty((turns, len(keys), len(columns), slots))
+    _fill(out, keys, columns, np.uint64(epoch), np.uint64(first_turn))
+    return out
