@@ -1,0 +1,8 @@
+"""ACT: batched inference, exploration, the draws of both."""
+
+from parallel_agents.acting.draws import Draws
+from parallel_agents.acting.frames import Frames
+from parallel_agents.acting.inference import Inference
+from parallel_agents.acting.policies import EPSILON_SLOTS, epsilon_greedy
+
+__all__ = ["EPSILON_SLOTS", "Draws", "Frames", "Inference", "epsilon_greedy"]

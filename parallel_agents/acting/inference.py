@@ -1,0 +1,72 @@
+"""One batched forward for all agents of a stack, over all worlds; or one per agent, with the same bytes."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from parallel_agents.networks import MLP
+from parallel_agents.networks.numerics import tile_rows
+from parallel_agents.types import Array, Weights
+
+__all__ = ["Inference"]
+
+
+class Inference:
+    """Holds the published weights of a stack and computes with them.
+
+    Rows per agent are fixed: worlds go through in tiles of R rows, the last one padded. So a recomputation
+    of one agent, or a stack of one, sees the same shape per agent, and the same bytes.
+    """
+
+    def __init__(self, network: MLP, agents: int, worlds: int, *, together: bool, device: str = "cpu") -> None:
+        self.network = network
+        self.worlds = worlds
+        self.device = device
+        self.tile = tile_rows(worlds)
+        self._parts = [slice(0, agents)] if together else [slice(n, n + 1) for n in range(agents)]
+        self._bound: list[tuple[slice, list[Tensor]]] = []
+        self._alone: dict[int, list[Tensor]] = {}
+        self.weights: Weights | None = None
+
+    def publish(self, weights: Weights) -> None:
+        """Act with these weights from now on. They are never written again, so one swap suffices."""
+        self._bound = [(part, self.network.bind(weights.rows[part])) for part in self._parts]
+        self._alone = {}
+        self.weights = weights
+
+    @property
+    def version(self) -> int:
+        return self.weights.version if self.weights else 0
+
+    def forward(self, inputs: Array) -> Array:
+        """(N, W, in) -> (N, W, out)."""
+        x = torch.from_numpy(inputs).to(self.device)
+        with torch.inference_mode():
+            if len(self._bound) == 1:
+                outputs = self._tiles(self._bound[0][1], x)
+            else:
+                outputs = torch.cat([self._tiles(bound, x[part]) for part, bound in self._bound])
+            return np.asarray(outputs.cpu().numpy())
+
+    def forward_agent(self, index: int, inputs: Array) -> Array:
+        """(W, in) -> (W, out) for one agent: what `forward` gives it, byte for byte."""
+        assert self.weights is not None
+        if index not in self._alone:
+            self._alone[index] = self.network.bind(self.weights.rows[index : index + 1])
+        with torch.inference_mode():
+            x = torch.from_numpy(inputs[None]).to(self.device)
+            return np.asarray(self._tiles(self._alone[index], x)[0].cpu().numpy())
+
+    def _tiles(self, bound: list[Tensor], x: Tensor) -> Tensor:
+        if self.worlds == self.tile:
+            return self.network.forward(bound, x)
+        outputs = []
+        for first in range(0, self.worlds, self.tile):
+            part = x[:, first : first + self.tile]
+            missing = self.tile - part.shape[1]
+            if missing:
+                part = torch.nn.functional.pad(part, (0, 0, 0, missing))
+            outputs.append(self.network.forward(bound, part.contiguous())[:, : self.tile - missing])
+        return torch.cat(outputs, 1)

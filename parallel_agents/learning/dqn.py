@@ -1,0 +1,140 @@
+"""Deep Q-learning of N independent agents in one stacked update (Mnih et al. 2015)."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from parallel_agents.learning.losses import double_q_targets, huber, q_targets, values_of, weighted_mean
+from parallel_agents.networks import MLP, gradient_rows
+from parallel_agents.networks.numerics import RowAdam, clip_rows
+from parallel_agents.types import Array, Identity, RoundResult, Snapshot, State
+
+__all__ = ["DQNLearner"]
+
+HYPER = ("lr", "lr_final", "lr_updates", "clip", "tau", "target_interval")
+"""Hyper-parameters that may differ between the rows of a stack; they are part of the state."""
+
+
+@dataclass(frozen=True)
+class DQNLearner:
+    """Snapshot in, State out.
+
+    The state of an agent: `online` and `target` weights, Adam's `first` and `second` moments and `steps`,
+    the count of accepted `updates`, and its own hyper-parameters.
+    """
+
+    network: MLP
+    updates: int
+    """Updates of a round."""
+    batch: int
+    double: bool = True
+    device: str = "cpu"
+
+    def init(self, identity: Identity, hyper: Sequence[Mapping[str, float]]) -> State:
+        """Fresh learners; one mapping of hyper-parameters per agent."""
+        rows = self.network.init(identity)
+        zeros = torch.zeros(len(identity))
+        own = {f"hyper.{name}": torch.tensor([h[name] for h in hyper], dtype=torch.float64) for name in HYPER}
+        tensors = {
+            "online": rows,
+            "target": rows.clone(),
+            "first": torch.zeros_like(rows),
+            "second": torch.zeros_like(rows),
+            "steps": zeros,
+            "updates": torch.zeros(len(identity), dtype=torch.int64),
+        }
+        return State({name: tensor.to(self.device) for name, tensor in (tensors | own).items()})
+
+    def policy(self, state: State) -> Tensor:
+        """(N, P) the rows that acting needs."""
+        return state["online"]
+
+    def learn(self, state: State, snapshot: Snapshot, identity: Identity) -> tuple[State, RoundResult]:
+        """One round for every agent of the state."""
+        began = time.perf_counter()
+        new = state.clone()
+        rows = new["online"]
+        leaves, targets = self.network.leaves(rows), self.network.bind(new["target"])
+        gradients = torch.zeros_like(rows)
+        optimizer = RowAdam(rows, gradients, new["first"], new["second"], new["steps"])
+        pace = Pace(new)
+        ready = snapshot["ready"].tolist()
+        losses, norms = [], []
+        for update in range(self.updates):
+            with torch.enable_grad():
+                loss = self._loss(leaves, targets, self._batch(snapshot, update))
+                gradient_rows(loss.sum(), self.network.layout, leaves, gradients)
+            with torch.no_grad():
+                norm = clip_rows(gradients, pace.clip)
+                finite = (torch.isfinite(loss) & torch.isfinite(norm)).tolist()
+                accepted = [own and fine for own, fine in zip(ready, finite, strict=True)]
+                optimizer.step(pace.rates(), accepted)
+                pace.count(accepted)
+                new["target"].lerp_(rows, pace.share(accepted))
+            losses.append(loss.detach())
+            norms.append(norm)
+        new["updates"].copy_(torch.from_numpy(pace.updates))
+        done = pace.updates - state["updates"].cpu().numpy()
+        metrics = {"loss": _mean(losses), "gradient_norm": _mean(norms)}
+        result = RoundResult(
+            snapshot.round, done, self.updates * snapshot["ready"] - done, metrics, seconds=time.perf_counter() - began
+        )
+        return new, result
+
+    def _batch(self, snapshot: Snapshot, update: int) -> dict[str, Tensor]:
+        """The (N, B, …) columns of one update."""
+        part = slice(update * self.batch, (update + 1) * self.batch)
+        columns = {name: column for name, column in snapshot.columns.items() if name != "ready"}
+        return {name: torch.from_numpy(column[:, part]).to(self.device) for name, column in columns.items()}
+
+    def _loss(self, leaves: list[Tensor], targets: list[Tensor], batch: Mapping[str, Tensor]) -> Tensor:
+        """(N,) loss of each agent."""
+        forward = self.network.forward
+        with torch.no_grad():
+            next_values = forward(targets, batch["next_states"])
+            if self.double:
+                next_online = forward(leaves, batch["next_states"])
+                goals = double_q_targets(batch["returns"], batch["discounts"], next_values, next_online)
+            else:
+                goals = q_targets(batch["returns"], batch["discounts"], next_values)
+        values = values_of(forward(leaves, batch["states"]), batch["actions"])
+        return weighted_mean(huber(values - goals), batch.get("weights"))
+
+
+class Pace:
+    """What depends on each agent's own count of updates, and on nothing else: rates and target steps."""
+
+    def __init__(self, state: State) -> None:
+        own = {name: state[f"hyper.{name}"].cpu().numpy() for name in HYPER}
+        self.updates = state["updates"].cpu().numpy().copy()
+        self.clip = state["hyper.clip"].float()
+        self._start, self._final, self._span = own["lr"], own["lr_final"], own["lr_updates"]
+        self._interval = own["target_interval"]
+        self._tau, self._soft = own["tau"], state["hyper.tau"].float()[:, None]
+        self._hard = bool((self._interval > 0).any())
+
+    def count(self, accepted: list[bool]) -> None:
+        self.updates += np.asarray(accepted)
+
+    def rates(self) -> list[float]:
+        """Linear from `lr` to `lr_final` over `lr_updates` updates; constant where that is 0."""
+        share = np.where(self._span > 0, np.minimum(self.updates / np.maximum(self._span, 1), 1), 0)
+        return [float(rate) for rate in self._start + (self._final - self._start) * share]
+
+    def share(self, accepted: list[bool]) -> Tensor:
+        """(N, 1): how far targets follow, `tau` each update or all the way every `target_interval` updates."""
+        if not self._hard and all(accepted):
+            return self._soft
+        due = self.updates % np.maximum(self._interval, 1) == 0
+        share = np.where(self._interval > 0, due, self._tau) * np.asarray(accepted)
+        return torch.from_numpy(share.astype(np.float32)).to(self._soft.device)[:, None]
+
+
+def _mean(values: list[Tensor]) -> Array:
+    return np.asarray(torch.stack(values).mean(0).cpu().numpy())

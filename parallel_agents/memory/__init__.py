@@ -1,0 +1,6 @@
+"""KEEP: one buffer per agent, and snapshots of what a round will read."""
+
+from parallel_agents.memory.buffer import Buffer, ThreadSafeBuffer
+from parallel_agents.memory.ring import Ring, RingShape
+
+__all__ = ["Buffer", "Ring", "RingShape", "ThreadSafeBuffer"]

@@ -1,0 +1,100 @@
+"""A multilayer perceptron of rows, with a plain or a dueling head."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from parallel_agents.errors import ConfigError
+from parallel_agents.networks.numerics import linear, width
+from parallel_agents.networks.rows import Layout
+from parallel_agents.seeding import Purpose, generator
+from parallel_agents.types import Identity
+
+__all__ = ["MLP"]
+
+
+@dataclass(frozen=True)
+class MLP:
+    """(N, R, inputs) -> (N, R, outputs): relu layers, then a linear head.
+
+    dueling: the head is value + advantage - mean advantage (Wang et al. 2016).
+
+    >>> net = MLP(inputs=4, hidden=(8,), outputs=3)
+    >>> rows = net.init(Identity(seeds=(0, 0), agents=(0, 1)))
+    >>> tuple(net.forward(net.bind(rows), torch.zeros(2, 5, 4)).shape)
+    (2, 5, 3)
+    """
+
+    inputs: int
+    hidden: tuple[int, ...]
+    outputs: int
+    dueling: bool = False
+    layout: Layout = field(init=False, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        if min((self.inputs, self.outputs, *self.hidden)) < 1:
+            raise ConfigError(
+                f"a network of widths {self.inputs}, {self.hidden}, {self.outputs}: each must be at least 1"
+            )
+        shapes: dict[str, tuple[int, ...]] = {}
+        for index, (fan_in, fan_out) in enumerate(self._widths()):
+            shapes[f"weight{index}"] = (width(fan_out), width(fan_in))
+            shapes[f"bias{index}"] = (1, width(fan_out))
+        object.__setattr__(self, "layout", Layout.of(shapes))
+
+    @property
+    def size(self) -> int:
+        return self.layout.length
+
+    def _widths(self) -> list[tuple[int, int]]:
+        sizes = (self.inputs, *self.hidden)
+        head = self.outputs + 1 if self.dueling else self.outputs
+        return [*itertools.pairwise(sizes), (sizes[-1], head)]
+
+    def init(self, identity: Identity) -> Tensor:
+        """(N, size): uniform in ±1/√fan_in, from each agent's own draws; padding stays zero."""
+        rows = torch.zeros(len(identity), self.size)
+        for row, seed, agent in zip(rows, identity.seeds, identity.agents, strict=True):
+            draws = generator(seed, Purpose.INIT, agent=agent)
+            for (fan_in, fan_out), weight, bias in self._pairs(self.layout.views(row[None])):
+                bound = 1.0 / math.sqrt(fan_in)
+                weight[0, :fan_out, :fan_in] = _uniform(draws, (fan_out, fan_in), bound)
+                bias[0, 0, :fan_out] = _uniform(draws, (fan_out,), bound)
+        return rows
+
+    def _pairs(self, views: Sequence[Tensor]) -> list[tuple[tuple[int, int], Tensor, Tensor]]:
+        return list(zip(self._widths(), views[0::2], views[1::2], strict=True))
+
+    def bind(self, rows: Tensor) -> list[Tensor]:
+        """The parameters as `forward` takes them, without a graph."""
+        return self.layout.views(rows)
+
+    def leaves(self, rows: Tensor) -> list[Tensor]:
+        """The parameters as `forward` takes them, as leaves of the graph."""
+        return self.layout.leaves(rows)
+
+    def forward(self, parameters: Sequence[Tensor], inputs: Tensor) -> Tensor:
+        """(N, R, inputs) -> (N, R, outputs)."""
+        x = inputs
+        if self.inputs < width(self.inputs):
+            x = torch.nn.functional.pad(x, (0, width(self.inputs) - self.inputs))
+        last = len(parameters) - 2
+        for index in range(0, len(parameters), 2):
+            x = linear(x, parameters[index], parameters[index + 1])
+            if index < last:
+                x = torch.relu(x)
+        if self.dueling:
+            value, advantage = x[..., :1], x[..., 1 : 1 + self.outputs]
+            return value + advantage - advantage.mean(-1, keepdim=True)
+        return x if x.shape[-1] == self.outputs else x[..., : self.outputs]
+
+
+def _uniform(draws: np.random.Generator, shape: tuple[int, ...], bound: float) -> Tensor:
+    return torch.from_numpy(draws.uniform(-bound, bound, shape).astype(np.float32))
