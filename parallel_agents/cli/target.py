@@ -1,0 +1,75 @@
+"""From a target on the command line to an environment class."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import inspect
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING
+
+from parallel_agents.errors import TargetError
+
+if TYPE_CHECKING:
+    from parallel_agents.environment import Environment
+
+__all__ = ["load_target"]
+
+
+def load_target(target: str) -> type[Environment]:
+    """The environment class of a Python file or of `module:Class`."""
+    if target.endswith(".py"):
+        path = Path(target)
+        if not path.is_file():
+            raise TargetError(f"no file {target}: give a Python file or module:Class that holds one environment")
+        return _only_environment(_module_from(path), target)
+    if ":" in target:
+        return _named(*target.split(":", 1))
+    raise TargetError(f"target {target!r} is neither a Python file nor module:Class")
+
+
+def _named(module_name: str, class_name: str) -> type[Environment]:
+    from parallel_agents.environment import Environment
+
+    try:
+        found = getattr(importlib.import_module(module_name), class_name)
+    except ModuleNotFoundError as error:
+        raise TargetError(f"cannot import {module_name}: {error}") from error
+    except AttributeError as error:
+        raise TargetError(f"module {module_name} has no {class_name}") from error
+    if not (inspect.isclass(found) and issubclass(found, Environment)):
+        raise TargetError(f"{module_name}:{class_name} is not a subclass of ParallelEnvironment")
+    return found
+
+
+def _module_from(path: Path) -> ModuleType:
+    name = f"parallel_agents_target_{path.stem}"
+    spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        raise TargetError(f"{path} cannot be loaded as a Python file")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # dataclasses and pickling look their module up there
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        raise TargetError(f"{path} raised while it was loaded: {type(error).__name__}: {error}") from error
+    return module
+
+
+def _only_environment(module: ModuleType, target: str) -> type[Environment]:
+    from parallel_agents.environment import Environment
+
+    found = [
+        value
+        for value in vars(module).values()
+        if inspect.isclass(value) and issubclass(value, Environment) and value.__module__ == module.__name__
+    ]
+    if len(found) != 1:
+        names = ", ".join(cls.__name__ for cls in found) or "none"
+        raise TargetError(
+            f"{target} must define exactly one subclass of ParallelEnvironment; found {names}. "
+            "Name one with module:Class, or move the others to a module of their own"
+        )
+    return found[0]

@@ -1,0 +1,78 @@
+"""An agent: a body in a world and a model of its own."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from parallel_agents.errors import ContractError
+
+__all__ = ["Agent"]
+
+
+class Agent:
+    """Subclass it for worlds made of objects; for vectorised worlds it only holds the model.
+
+    `pov`, `act` and `is_done` say what the agent sees, does and when it is done. `get_action` and
+    `add_memory` may be overridden too; then the agent acts, or remembers, by itself instead of in a stack.
+    """
+
+    def __init__(
+        self,
+        observation_spec: Any = None,
+        action_spec: Any = None,
+        model: Any = None,
+        location: Any = None,
+        *,
+        name: str | None = None,
+    ) -> None:
+        if model is None:
+            raise ContractError("an agent was made without a model: give it one of its own, Agent(model=…)")
+        self.observation_spec = observation_spec
+        self.action_spec = action_spec
+        self.model = model
+        self.location = location
+        self.name = name
+
+    @property
+    def acts_by_itself(self) -> bool:
+        """True where `get_action` or `add_memory` was overridden."""
+        return type(self).get_action is not Agent.get_action or type(self).add_memory is not Agent.add_memory
+
+    @property
+    def n_actions(self) -> int | None:
+        """How many actions there are, where the model or the action space tells; None: unknown."""
+        for teller in (getattr(self.model, "blueprint", None), self.model, self.action_spec):
+            for name in ("actions", "n_actions"):
+                count = getattr(teller, name, None)
+                if isinstance(count, int):
+                    return count
+        return None
+
+    def reset(self) -> None:
+        """Called at the start of each episode."""
+
+    def can_act(self) -> bool:
+        """False while the agent is frozen: then it stores nothing, and what it earns goes to its last action."""
+        return True
+
+    def pov(self, world: Any) -> Any:
+        """What the agent sees."""
+        raise ContractError(f"{type(self).__name__}.pov(world) is missing: return what the agent sees as an array")
+
+    def get_action(self, state: Any) -> Any:
+        """Choose an action; by default the model's."""
+        return self.model.take_action(state)
+
+    def act(self, world: Any, action: Any) -> float:
+        """Do it; the reward."""
+        raise ContractError(f"{type(self).__name__}.act(world, action) is missing: carry it out and return the reward")
+
+    def is_done(self, world: Any) -> bool:
+        """True once the agent's episode has come to its end."""
+        return bool(getattr(world, "is_done", False))
+
+    def add_memory(self, state: Any, action: Any, reward: float, done: bool) -> None:
+        """Keep a transition; by default in the model's own memory, where it has one."""
+        memory = getattr(self.model, "memory", None)
+        if memory is not None:
+            memory.add(state, action, reward, done)

@@ -1,0 +1,192 @@
+"""DQN as a model: options, blueprint, and the class users hold."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from parallel_agents.acting import EPSILON_SLOTS, epsilon_greedy
+from parallel_agents.config import build_section
+from parallel_agents.errors import ConfigError
+from parallel_agents.learning import DQNLearner
+from parallel_agents.memory import Ring, RingShape
+from parallel_agents.models.base import Model
+from parallel_agents.networks import MLP
+from parallel_agents.seeding import Purpose, generator
+from parallel_agents.types import Array, Identity, Snapshot
+
+__all__ = ["DQN", "DQNBlueprint", "DQNOptions"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class DQNOptions:
+    """The `model` section for `algorithm = "dqn"`."""
+
+    hidden: tuple[int, ...] = (64, 64)
+    """Widths of the hidden layers."""
+    dueling: bool = False
+    double: bool = True
+    lr: float = 1e-3
+    lr_final: float | None = None
+    """Learning rate after `lr_updates` updates; None: constant."""
+    lr_updates: int = 0
+    gamma: float = 0.95
+    n_step: int = 1
+    n_frames: int = 1
+    batch_size: int = 32
+    updates_per_round: int = 32
+    learning_starts: int = 200
+    """Transitions an agent keeps before it is trained."""
+    buffer_size: int = 10_000
+    clip: float = 10.0
+    """Largest norm of an agent's gradient."""
+    tau: float = 0.01
+    """How far the target network follows each update (soft)."""
+    target_interval: int = 0
+    """Updates between two whole copies to the target network (hard); 0: soft."""
+    epsilon: float = 1.0
+    epsilon_final: float = 0.05
+    epsilon_epochs: int = 40
+    """ε falls in a line from `epsilon` to `epsilon_final` over so many epochs."""
+
+    def __post_init__(self) -> None:
+        for name in ("n_step", "n_frames", "batch_size", "updates_per_round", "buffer_size"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"model.{name} is {getattr(self, name)}: give a whole number of at least 1")
+        for name in ("gamma", "tau", "epsilon", "epsilon_final"):
+            if not 0.0 <= getattr(self, name) <= 1.0:
+                raise ConfigError(f"model.{name} is {getattr(self, name)}: give a number from 0 to 1")
+        for name in ("lr", "clip"):
+            if not 0.0 < getattr(self, name) < math.inf:
+                raise ConfigError(f"model.{name} is {getattr(self, name)}: give a number above 0")
+        if self.lr_final is not None and self.lr_updates < 1:
+            raise ConfigError(
+                "model.lr_final is given without model.lr_updates: say over how many updates it is reached"
+            )
+
+
+@dataclass(frozen=True)
+class DQNBlueprint:
+    """DQN at a shape; see `Blueprint`."""
+
+    observation: tuple[int, ...]
+    actions: int
+    worlds: int
+    hidden: tuple[int, ...]
+    dueling: bool
+    double: bool
+    n_step: int
+    n_frames: int
+    batch: int
+    updates: int
+    learning_starts: int
+    capacity: int
+    slots: int = EPSILON_SLOTS
+
+    @cached_property
+    def network(self) -> MLP:
+        return MLP(math.prod(self.observation) * self.n_frames, self.hidden, self.actions, self.dueling)
+
+    @property
+    def ring(self) -> RingShape:
+        return RingShape(self.capacity, self.observation, self.worlds, self.n_frames)
+
+    def learner(self, *, device: str = "cpu", updates: int | None = None) -> DQNLearner:
+        return DQNLearner(self.network, updates or self.updates, self.batch, self.double, device)
+
+    def choose(
+        self, outputs: Array, draws: Array, exploration: Array, masks: Array | None
+    ) -> tuple[Array, dict[str, Array]]:
+        return epsilon_greedy(outputs, draws, exploration, masks), {}
+
+    def explore(self, hyper: Mapping[str, float], epoch: int) -> float:
+        share = min(1.0, max(0, epoch - 1) / max(1.0, hyper["epsilon_epochs"]))
+        return hyper["epsilon"] + (hyper["epsilon_final"] - hyper["epsilon"]) * share
+
+    def snapshot(
+        self,
+        ring: Ring,
+        identity: Identity,
+        hyper: Sequence[Mapping[str, float]],
+        round_: int,
+        updates: int,
+        world: int = 0,
+    ) -> Snapshot:
+        """Uniform samples of each agent's own buffer; an agent with too little is not `ready`."""
+        samples = updates * self.batch
+        draws = np.empty((len(identity), samples))
+        for row, seed, agent in zip(draws, identity.seeds, identity.agents, strict=True):
+            generator(seed, Purpose.SAMPLE, agent=agent, world=world, epoch=round_).random(out=row)
+        gammas = np.array([own["gamma"] for own in hyper])
+        columns = ring.gather(ring.serials(draws), n_step=self.n_step, gammas=gammas)
+        return Snapshot(round_, {**columns, "ready": ring.sizes() >= max(1, self.learning_starts)})
+
+    def rehearsal(self, agents: int, *, updates: int) -> Snapshot:
+        draws = generator(0, Purpose.SAMPLE, world=1)
+        block = (agents, updates * self.batch)
+        size = math.prod(self.observation) * self.n_frames
+        columns: dict[str, Array] = {
+            "states": draws.standard_normal((*block, size), np.float32),
+            "next_states": draws.standard_normal((*block, size), np.float32),
+            "actions": draws.integers(0, self.actions, block),
+            "returns": draws.standard_normal(block, np.float32),
+            "discounts": draws.random(block, np.float32),
+            "ready": np.ones(agents, np.bool_),
+        }
+        return Snapshot(0, columns)
+
+    def rehearsal_hyper(self) -> dict[str, float]:
+        return _hyper(DQNOptions())
+
+
+class DQN(Model):
+    """A deep Q-learner.
+
+    >>> model = DQN(obs_shape=(3,), n_actions=2, hidden=(8,), learning_starts=1)
+    >>> for t in range(4):
+    ...     model.memory.add([t, 0, 1], action=0, reward=1.0, done=t == 3)
+    >>> model.train_step() >= 0.0, model.take_action([0, 0, 1]) in (0, 1)
+    (True, True)
+    """
+
+    def __init__(self, obs_shape: int | tuple[int, ...], n_actions: int, *, worlds: int = 1, **options: Any) -> None:
+        chosen = build_section(DQNOptions, options, "model")
+        if n_actions < 1:
+            raise ConfigError(f"n_actions is {n_actions}: an agent needs at least one action")
+        blueprint = DQNBlueprint(
+            observation=(obs_shape,) if isinstance(obs_shape, int) else tuple(obs_shape),
+            actions=n_actions,
+            worlds=worlds,
+            hidden=chosen.hidden,
+            dueling=chosen.dueling,
+            double=chosen.double,
+            n_step=chosen.n_step,
+            n_frames=chosen.n_frames,
+            batch=chosen.batch_size,
+            updates=chosen.updates_per_round,
+            learning_starts=chosen.learning_starts,
+            capacity=chosen.buffer_size,
+        )
+        super().__init__(blueprint, _hyper(chosen))
+
+
+def _hyper(options: DQNOptions) -> dict[str, float]:
+    """The values that may differ between the rows of a stack."""
+    names = (
+        "lr",
+        "lr_updates",
+        "gamma",
+        "clip",
+        "tau",
+        "target_interval",
+        "epsilon",
+        "epsilon_final",
+        "epsilon_epochs",
+    )
+    own = {name: float(getattr(options, name)) for name in names}
+    return {**own, "lr_final": options.lr if options.lr_final is None else options.lr_final}

@@ -1,0 +1,42 @@
+"""Models that do not learn."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from parallel_agents.errors import ConfigError
+from parallel_agents.seeding import Purpose, generator
+
+__all__ = ["RandomModel"]
+
+
+class RandomModel:
+    """Chooses uniformly, from its own draws; keeps nothing, learns nothing."""
+
+    slow = False
+
+    def __init__(self, obs_shape: int | tuple[int, ...], n_actions: int, **unused: Any) -> None:
+        if n_actions < 1:
+            raise ConfigError(f"n_actions is {n_actions}: an agent needs at least one action")
+        self.n_actions = n_actions
+        self.place(seed=0, agent=0, worlds=1)
+
+    def place(self, *, seed: int, agent: int, worlds: int) -> None:
+        """Become agent `agent` of a run with this seed."""
+        self._seed, self._agent = seed, agent
+        self.start_epoch_action()
+
+    def start_epoch_action(self, epoch: int = 0, **_: Any) -> None:
+        """Take the draws of an epoch."""
+        self._draws = generator(self._seed, Purpose.ACT, agent=self._agent, epoch=epoch)
+
+    def end_epoch_action(self, epoch: int = 0, **_: Any) -> None:
+        """Called after each epoch."""
+
+    def take_action(self, state: Any) -> int:
+        """Any action, whatever the state."""
+        return int(self._draws.integers(self.n_actions))
+
+    def train_step(self) -> float:
+        """Nothing to learn."""
+        return 0.0

@@ -1,0 +1,156 @@
+"""Models of one blueprint as the rows of one stack: where acting, memory and learning of a group meet."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from contextlib import ExitStack
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import torch
+
+from parallel_agents.acting import Draws, Frames, Inference
+from parallel_agents.memory import Buffer, Ring, ThreadSafeBuffer
+from parallel_agents.models.base import Blueprint, Model
+from parallel_agents.networks import Invariance, probe
+from parallel_agents.types import Array, Identity, Snapshot, State, Transitions, Weights
+
+__all__ = ["Stack", "group"]
+
+
+def group(models: Sequence[Model]) -> list[list[int]]:
+    """Positions of models that can be rows of one stack, in order of first appearance."""
+    stacks: dict[Any, list[int]] = {}
+    for position, model in enumerate(models):
+        stacks.setdefault((type(model), model.blueprint), []).append(position)
+    return list(stacks.values())
+
+
+class Stack:
+    """N models computed together, each with its own weights, optimizer, buffer and draws."""
+
+    def __init__(self, models: Sequence[Model], *, together: bool, locked: bool = False, device: str = "cpu") -> None:
+        self.models = list(models)
+        self.blueprint: Blueprint = self.models[0].blueprint
+        shape = self.blueprint.ring
+        self.identity = Identity(
+            tuple(model.identity.seeds[0] for model in self.models),
+            tuple(model.identity.agents[0] for model in self.models),
+        )
+        self.ring = Ring(shape, len(self.models))
+        for row, model in enumerate(self.models):
+            if locked and not isinstance(model.memory, ThreadSafeBuffer):
+                model.memory = ThreadSafeBuffer.taking_over(model.memory)
+            model.memory.move_to(self.ring, row)
+        self.learner = self.blueprint.learner(device=device)
+        self.state = State.join([model.state for model in self.models])
+        self.invariance: Invariance = _rehearse(self.blueprint,  # type: ignore[arg-type]
+            len(self.models), device)
+        if not self.invariance.holds:
+            warnings.warn(
+                f"{len(self.models)} agents of {self.blueprint} are computed one at a time: {self.invariance.detail}",
+                RuntimeWarning,
+                stacklevel=2,
+            )
+        self.inference = Inference(
+            self.blueprint.network,
+            len(self.models),
+            shape.worlds,
+            together=together and self.invariance.holds,
+            device=device,
+        )
+        self.inference.publish(Weights(0, self.learner.policy(self.state)))
+        size = int(np.prod(shape.observation, dtype=np.int64))
+        self.frames = Frames(len(self.models), shape.worlds, size, shape.frames)
+        self.draws = Draws(self.identity, range(shape.worlds), self.blueprint.slots)
+        self.exploration = np.zeros(len(self.models))
+
+    def __len__(self) -> int:
+        return len(self.models)
+
+    # -- acting ----------------------------------------------------------------------------------------------
+
+    def start_epoch(self, epoch: int) -> None:
+        """Take each model's exploration for the epoch."""
+        for row, model in enumerate(self.models):
+            model.start_epoch_action(epoch=epoch)
+            self.exploration[row] = model.epsilon
+
+    def act(
+        self, observations: Array, first: Array, epoch: int, turn: int, masks: Array | None = None
+    ) -> tuple[Array, dict[str, Array]]:
+        """(N, W, D) observations -> (N, W) actions and the columns to keep beside them."""
+        outputs = self.inference.forward(self.frames.push(observations, first))
+        return self.blueprint.choose(outputs, self.draws.at(epoch, turn), self.exploration, masks)
+
+    def act_again(self, row: int, observations: Array, epoch: int, turn: int, masks: Array | None = None) -> Array:
+        """(W, D) newer observations of one agent in the same turn -> its (W,) actions."""
+        outputs = self.inference.forward_agent(row, self.frames.replace(row, observations))
+        part = slice(row, row + 1)
+        draws = self.draws.at(epoch, turn)[part]
+        actions, _ = self.blueprint.choose(outputs[None], draws, self.exploration[part], masks)
+        return np.asarray(actions[0])
+
+    def publish(self, version: int, state: State) -> None:
+        """Make a learner's weights the acting weights."""
+        self.inference.publish(Weights(version, self.learner.policy(state)))
+
+    # -- memory ----------------------------------------------------------------------------------------------
+
+    def add(self, turn: Transitions) -> None:
+        """Keep one turn in every agent's own buffer."""
+        with self._locks():
+            self.ring.add(turn)
+
+    def close(self, observations: Array, *, ended: bool) -> None:
+        """Keep what the last turn led to."""
+        with self._locks():
+            self.ring.close(observations, ended=ended)
+
+    def snapshot(self, round_: int) -> Snapshot:
+        """What a round will read, copied."""
+        with self._locks():
+            hyper = [model.hyper for model in self.models]
+            updates = self.learner.updates
+            taken = self.blueprint.snapshot(self.ring, self.identity, hyper, round_, updates)
+        ready = taken["ready"] & ~np.array([model.frozen for model in self.models])
+        return Snapshot(round_, {**taken.columns, "ready": ready})
+
+    def _locks(self) -> ExitStack:
+        held = ExitStack()
+        for model in self.models:
+            if type(model.memory) is not Buffer:
+                held.enter_context(model.memory.locked())
+        return held
+
+    # -- what users get back ---------------------------------------------------------------------------------
+
+    def settle(self, state: State) -> None:
+        """Give every model the learner's newest row, as a value of its own."""
+        for row, model in enumerate(self.models):
+            model.state = state.rows(slice(row, row + 1)).clone()
+
+
+@lru_cache(maxsize=64)
+def _rehearse(blueprint: Any, agents: int, device: str) -> Invariance:
+    """Probe the stack's real forward, backward and step at its real shapes, on made-up data."""
+    if agents == 1:
+        return Invariance(True, "one agent")
+    learner = blueprint.learner(device=device, updates=2)
+    identity = Identity((0,) * agents, tuple(range(agents)))
+    state = learner.init(identity, [blueprint.rehearsal_hyper()] * agents)
+    snapshot = blueprint.rehearsal(agents, updates=2)
+    inputs = torch.from_numpy(snapshot["states"])
+    rows = Inference(blueprint.network, agents, blueprint.worlds, together=True).tile
+    inputs = inputs[:, :rows] if inputs.shape[1] >= rows else inputs[:, :1].expand(-1, rows, -1).contiguous()
+
+    def compute(part: slice) -> list[torch.Tensor]:
+        trained, _ = learner.learn(state.rows(part), snapshot.rows(part), identity.rows(part))
+        network = blueprint.network
+        with torch.inference_mode():
+            outputs = network.forward(network.bind(learner.policy(trained)), inputs[part].to(device))
+        return [outputs.clone(), *trained.tensors.values()]
+
+    return probe(compute, agents)

@@ -1,0 +1,137 @@
+"""Rounds computed by learner processes, fed through shared memory.
+
+Each worker has `lag + 2` slots for the states of its agents and `lag + 1` for what rounds read. Round r reads
+state slot r - 1 and writes slot r (modulo their number), so the state before a round survives a worker that
+dies in it, and acting never reads a slot that is being written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from parallel_agents.networks.numerics import require
+from parallel_agents.runtime.backends.work import Done, Task, split, whole
+from parallel_agents.runtime.workers import START_DEADLINE, Worker
+from parallel_agents.types import RoundResult, Snapshot, State
+
+__all__ = ["ProcessBackend"]
+
+Take = Callable[[], Snapshot]
+Columns = Mapping[str, torch.Tensor]
+
+
+class ProcessBackend:
+    """One process per worker, each with its own agents."""
+
+    name = "process"
+
+    def __init__(
+        self,
+        stacks: Sequence[Any],
+        states: Sequence[State],
+        examples: Sequence[Snapshot],
+        *,
+        workers: int,
+        together: bool,
+        lag: int,
+        first_round: int,
+    ) -> None:
+        """examples: one snapshot per stack of the largest shape that a round will have."""
+        self._stacks = len(stacks)
+        self._shares = split(stacks, workers, together=together)
+        self._slots: list[list[list[State]]] = []
+        self._reads: list[list[list[Columns]]] = []
+        self._workers: list[Worker] = []
+        try:
+            for index, share in enumerate(self._shares):
+                slots = [[_shared(states[task.stack].rows(task.part)) for task in share] for _ in range(lag + 2)]
+                reads = [[_columns(examples[task.stack].rows(task.part)) for task in share] for _ in range(lag + 1)]
+                self._slots.append(slots)
+                self._reads.append(reads)
+                self._workers.append(Worker(f"learner-{index}", _serve, share, slots, reads))
+            self.load(states, first_round)
+        except BaseException:
+            self.close()
+            raise
+
+    def load(self, states: Sequence[State], first_round: int) -> None:
+        """Put the states in place from which round `first_round` starts."""
+        for share, slots in zip(self._shares, self._slots, strict=True):
+            for task, slot in zip(share, slots[(first_round - 1) % len(slots)], strict=True):
+                _copy(slot, states[task.stack].rows(task.part))
+
+    def ready(self, timeout: float = START_DEADLINE) -> bool:
+        """True once all workers have started."""
+        return all(worker.ready(timeout) for worker in self._workers)
+
+    def submit(self, round_: int, takes: Sequence[Take]) -> None:
+        snapshots = [take() for take in takes]
+        for share, reads, worker in zip(self._shares, self._reads, self._workers, strict=True):
+            sizes = []
+            for task, columns in zip(share, reads[round_ % len(reads)], strict=True):
+                part = snapshots[task.stack].rows(task.part)
+                for name, column in part.columns.items():
+                    view = columns[name].numpy()
+                    view[tuple(slice(0, length) for length in column.shape)] = column
+                sizes.append({name: column.shape for name, column in part.columns.items()})
+            worker.send((round_, sizes))
+
+    def result(self, round_: int, timeout: float) -> list[Done]:
+        tasks: list[Task] = []
+        done: list[Done] = []
+        for share, slots, worker in zip(self._shares, self._slots, self._workers, strict=True):
+            results: list[RoundResult] = worker.receive(timeout)
+            done += zip(slots[round_ % len(slots)], results, strict=True)
+            tasks += share
+        return whole(tasks, done, self._stacks)
+
+    def poll(self, round_: int) -> bool:
+        """True if the round's result is there."""
+        return all(worker.answered() for worker in self._workers)
+
+    def close(self) -> None:
+        for worker in self._workers:
+            worker.close()
+        self._workers = []
+
+
+def _serve(share: Sequence[Task], slots: Sequence[Sequence[State]], reads: Sequence[Sequence[Columns]]) -> Any:
+    """In the process: answer (round, sizes of what it reads) with the results of the round."""
+    require()
+
+    def answer(request: tuple[int, Sequence[Mapping[str, tuple[int, ...]]]]) -> list[RoundResult]:
+        round_, sizes = request
+        results = []
+        for index, task in enumerate(share):
+            columns = {
+                name: reads[round_ % len(reads)][index][name].numpy()[tuple(slice(0, length) for length in shape)]
+                for name, shape in sizes[index].items()
+            }
+            before = slots[(round_ - 1) % len(slots)][index].to(task.learner.device)
+            new, result = task.learner.learn(before, Snapshot(round_, columns), task.identity)
+            _copy(slots[round_ % len(slots)][index], new)
+            results.append(result)
+        return results
+
+    return answer
+
+
+def _shared(state: State) -> State:
+    return State({name: _share(torch.empty_like(tensor, device="cpu")) for name, tensor in state.tensors.items()})
+
+
+def _columns(example: Snapshot) -> Columns:
+    return {name: _share(torch.from_numpy(np.empty_like(column))) for name, column in example.columns.items()}
+
+
+def _share(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.share_memory_()  # type: ignore[no-any-return, no-untyped-call]
+
+
+def _copy(target: State, source: State) -> None:
+    for name, tensor in target.tensors.items():
+        tensor.copy_(source[name])

@@ -1,0 +1,82 @@
+"""The learning work of a run, split into tasks for workers and joined again."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from parallel_agents.types import Identity, RoundResult, Snapshot, State
+
+__all__ = ["Reading", "Task", "learn", "split", "whole"]
+
+Done = tuple[State, RoundResult]
+
+
+@dataclass(frozen=True)
+class Task:
+    """Some agents of one stack, always trained by the same worker."""
+
+    stack: int
+    part: slice
+    learner: Any
+    identity: Identity
+
+
+def split(stacks: Sequence[Any], workers: int, *, together: bool) -> list[list[Task]]:
+    """Tasks for each worker: a share of every stack, whole or one agent at a time. No worker is left empty."""
+    shares: list[list[Task]] = [[] for _ in range(workers)]
+    for index, stack in enumerate(stacks):
+        size = len(stack)
+        alone = not (together and stack.invariance.holds)
+        cuts = [size * w // workers for w in range(workers + 1)]
+        for worker, (first, end) in enumerate(itertools.pairwise(cuts)):
+            for start in range(first, end, 1 if alone else max(1, end - first)):
+                part = slice(start, start + 1 if alone else end)
+                shares[worker].append(Task(index, part, stack.learner, stack.identity.rows(part)))
+    return [share for share in shares if share]
+
+
+def whole(tasks: Sequence[Task], done: Sequence[Done], stacks: int) -> list[Done]:
+    """One (State, RoundResult) per stack from those of its tasks, rows in canonical order."""
+    joined = []
+    for index in range(stacks):
+        mine = sorted(
+            ((task.part.start, result) for task, result in zip(tasks, done, strict=True) if task.stack == index),
+            key=lambda pair: pair[0],
+        )
+        states, results = [state for _, (state, _) in mine], [result for _, (_, result) in mine]
+        joined.append((State.join(states), RoundResult.join(results)))
+    return joined
+
+
+def learn(task: Task, state: State, snapshot: Snapshot) -> Done:
+    """One round of one task."""
+    new, result = task.learner.learn(state, snapshot.rows(task.part), task.identity)
+    return new, result
+
+
+class Reading:
+    """A snapshot that is taken when it is first asked for; the collector waits for that before it writes."""
+
+    def __init__(self, take: Callable[[], Snapshot]) -> None:
+        self._take: Callable[[], Snapshot] | None = take
+        self._lock = threading.Lock()
+        self._over = threading.Event()
+        self._snapshot: Snapshot | None = None
+
+    def __call__(self) -> Snapshot:
+        with self._lock:
+            if self._snapshot is None:
+                assert self._take is not None
+                try:
+                    self._snapshot = self._take()
+                finally:
+                    self._over.set()
+            return self._snapshot
+
+    def wait(self, timeout: float) -> bool:
+        """True once the buffers may be written again."""
+        return self._over.wait(timeout)

@@ -1,0 +1,146 @@
+"""The loop: the whole flow on one screen.
+
+    worlds -> acting -> memory -> (boundary) snapshot -> learning -> publish -> acting …
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from parallel_agents.errors import NonFiniteError, ShapeError
+from parallel_agents.runtime.crew import Crew, Seat
+from parallel_agents.runtime.turn import Acts, Outcome
+from parallel_agents.types import Array
+
+__all__ = ["Loop"]
+
+
+class Loop:
+    """Turns and epochs of all environments of a run; sequential and parallel are the same loop."""
+
+    def __init__(
+        self, environments: Sequence[Any], crew: Crew, *, max_turns: int, autoreset: bool, sequential: bool
+    ) -> None:
+        self.environments, self.crew = list(environments), crew
+        self.max_turns, self.autoreset, self.sequential = max_turns, autoreset, sequential
+        self.epoch = 0
+        self.turn = 0
+        self.turns = 0
+        self.transitions = 0
+        shapes = [(len(env.agents), env.n_worlds) for env in self.environments]
+        self._nobody = [np.zeros(shape, np.bool_) for shape in shapes]
+        self.alive = [~nobody for nobody in self._nobody]
+        """(N, W) agents whose episode goes on."""
+        self.first = [~nobody for nobody in self._nobody]
+        """(N, W) agents whose episode starts with the next turn."""
+        self.rewards = [np.zeros(agents) for agents, _ in shapes]
+        """(N,) reward of each agent in this epoch, summed over worlds."""
+
+    def run_epoch(self, epoch: int) -> int:
+        """One epoch; how many turns it took."""
+        self.epoch, self.turn = epoch, 0
+        for env, total in zip(self.environments, self.rewards, strict=True):
+            total[:] = 0.0
+            env.begin_epoch(epoch)
+        self.crew.start_epoch(epoch)
+        if not self.autoreset or epoch == 1:
+            self._start_episodes({k: np.ones(env.n_worlds, np.bool_) for k, env in enumerate(self.environments)})
+        while self.turn < self.max_turns and (going := self._going()):
+            self.turn += 1
+            self._one_turn(going)
+        self.crew.close_epoch(self._observe(), ended=not self.autoreset)
+        self.crew.end_epoch(epoch)
+        self.turns += self.turn
+        return self.turn
+
+    def _going(self) -> list[int]:
+        """Environments in which somebody's episode goes on."""
+        return [k for k, alive in enumerate(self.alive) if self.autoreset or alive.any()]
+
+    def _one_turn(self, going: Sequence[int]) -> None:
+        if any(env.takes_own_turns for env in self.environments):
+            for k in going:
+                self.environments[k].take_turn()
+        else:
+            self.conduct(going)
+
+    def conduct(self, which: Sequence[int]) -> None:
+        """One turn of some environments: everything else moves, all observe, all act, all remember."""
+        for k in which:
+            env = self.environments[k]
+            env.turn = self.turn
+            env.active = self.alive[k].any(axis=0)
+            env.begin_turn()
+        seen = self._observe()
+        acts = self.crew.act(seen, self.first, self.epoch, self.turn, stacked_only=self.sequential)
+        outcome = Outcome.nothing(self._nobody, self.first)
+        for k in which:
+            rewards, acted = self._apply_in_turn(k, acts) if self.sequential else self._apply(k, acts)
+            self._judge(k, rewards, acted, outcome)
+        self.crew.keep(seen, acts, outcome)
+        if self.autoreset:
+            self._start_episodes({k: ~self.environments[k].active for k in which})
+
+    def _apply(self, k: int, acts: Acts) -> tuple[Array, Array]:
+        """All actions at once, in list order; (N, W) rewards and who really acted."""
+        env = self.environments[k]
+        able = env.can_act()
+        acted = self.alive[k] if able is None else self.alive[k] & able
+        return env.apply_actions(self.crew.actions_of(k, acts)), acted
+
+    def _apply_in_turn(self, k: int, acts: Acts) -> tuple[Array, Array]:
+        """Agent by agent, each seeing what the earlier ones have done; recomputed only where that changed."""
+        env, alive = self.environments[k], self.alive[k]
+        total, acted = np.zeros(alive.shape, np.float32), np.zeros(alive.shape, np.bool_)
+        for i in range(len(env.agents)):
+            seat = Seat(k, i)
+            self.crew.act_in_turn(seat, env.observe_agent(i), acts, self.epoch, self.turn)
+            able = env.can_act()
+            acted[i] = alive[i] if able is None else alive[i] & able[i]
+            earned = env.apply_agent(i, self.crew.action_of(seat, acts))
+            if earned.ndim == 1:
+                total[i] += earned
+            else:
+                total += earned
+        return total, acted
+
+    def _judge(self, k: int, rewards: Array, acted: Array, outcome: Outcome) -> None:
+        """What the turn gave to those whose episode goes on, and whose episode ends with it."""
+        env, alive = self.environments[k], self.alive[k]
+        if np.shape(rewards) != alive.shape:
+            raise ShapeError(
+                f"{type(env).__name__} gave rewards of shape {np.shape(rewards)}, "
+                f"wanted is (agents, worlds) = {alive.shape}"
+            )
+        outcome.rewards[k] = rewards = np.where(alive, rewards, np.float32(0.0)).astype(np.float32, copy=False)
+        sums = rewards.sum(axis=1)
+        if not np.isfinite(sums).all():
+            agent, world = np.argwhere(~np.isfinite(rewards))[0]
+            raise NonFiniteError(
+                f"the reward of {env.agents[agent].name} in world {world} is {rewards[agent, world]} "
+                f"(epoch {self.epoch}, turn {self.turn}): check the environment's rewards"
+            )
+        outcome.acted[k], outcome.present[k] = acted, True
+        env.credit(rewards)
+        self.rewards[k] += sums
+        self.transitions += int(np.count_nonzero(acted))
+        self.first[k] = self._nobody[k]
+        ends = env.dones()
+        if ends is not None:
+            terminated, truncated = ends
+            outcome.terminated[k] = terminated & alive
+            outcome.truncated[k] = truncated & alive & ~terminated
+            self.alive[k] = alive & ~(terminated | truncated)
+
+    def _start_episodes(self, which: Mapping[int, Array]) -> None:
+        for k, mask in which.items():
+            if mask.any():
+                self.environments[k].reset_worlds(mask)
+                self.alive[k] = self.alive[k] | mask
+                self.first[k] = self.first[k] | mask
+
+    def _observe(self) -> list[Any]:
+        return [env.observe() for env in self.environments]

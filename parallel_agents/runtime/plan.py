@@ -1,0 +1,81 @@
+"""From flags to a plan: how the work of a run is done. A plan never changes what is computed."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from dataclasses import dataclass
+from typing import Literal
+
+from parallel_agents.config import Parallel
+from parallel_agents.errors import ConfigError
+
+__all__ = ["Plan", "cores", "resolve"]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How a run is done, with every flag resolved."""
+
+    act_together: bool
+    """One forward for all agents of a stack, or one per agent."""
+    train_together: bool
+    """One update for all agents of a shard, or one per agent."""
+    backend: Literal["inline", "thread", "process", "auto"]
+    """Where rounds are computed; `auto` starts inline and moves where measured cost says."""
+    workers: int
+    """Learner threads or processes."""
+    read_in_learner: bool
+    """Who copies what a round reads: a learner thread under the buffers' locks, or the collector."""
+    device: str
+
+
+def cores() -> int:
+    """Cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def resolve(flags: Parallel, *, agents: int, available_cores: int | None = None) -> Plan:
+    """The plan that the flags ask for.
+
+    >>> resolve(Parallel(enabled=False), agents=3).backend
+    'inline'
+    >>> resolve(Parallel(use_threads=True, num_workers=8), agents=3).workers
+    3
+    """
+    backend = _backend(flags)
+    free = available_cores or cores()
+    workers = min(flags.num_workers or max(1, free - 1), agents)
+    return Plan(
+        act_together=flags.enabled and flags.parallel_actions,
+        train_together=flags.enabled and flags.parallel_training,
+        backend=backend,
+        workers=1 if backend == "inline" else workers,
+        read_in_learner=flags.buffer_sync == "lock" and backend == "thread",
+        device=_device(flags.device),
+    )
+
+
+def _backend(flags: Parallel) -> Literal["inline", "thread", "process", "auto"]:
+    if flags.backend == "ray":
+        found = "is not installed" if importlib.util.find_spec("ray") is None else "has no adapter in this version"
+        raise ConfigError(f"parallel.backend is 'ray', but Ray {found}: use 'inline', 'thread' or 'process'")
+    if flags.backend is not None:
+        return flags.backend
+    if not flags.enabled or not flags.async_learning:
+        return "inline"
+    if flags.use_threads is None:
+        return "auto"
+    return "thread" if flags.use_threads else "process"
+
+
+def _device(wanted: str) -> str:
+    if wanted == "cpu":
+        return "cpu"
+    import torch
+
+    if torch.cuda.is_available():
+        return "cuda"
+    if wanted == "auto":
+        return "cpu"
+    raise ConfigError("parallel.device is 'cuda', but torch sees no CUDA device here: use 'cpu' or 'auto'")

@@ -1,0 +1,176 @@
+"""A run: environments, crew, rounds and loop put together, and what came of it."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from parallel_agents.config import Config
+from parallel_agents.networks import numerics
+from parallel_agents.runtime.crew import Crew
+from parallel_agents.runtime.digest import combined, digest
+from parallel_agents.runtime.loop import Loop
+from parallel_agents.runtime.plan import resolve
+from parallel_agents.runtime.rounds import Rounds
+from parallel_agents.runtime.schedule import Schedule
+from parallel_agents.tracking.listeners import Listeners
+from parallel_agents.tracking.timeline import Timeline
+from parallel_agents.types import EpochStats, RoundResult, RunInfo
+
+__all__ = ["Run", "RunSummary"]
+
+RunSummary = dict[str, Any]
+"""digest, epochs, turns, transitions, updates, …: what `--json` prints."""
+
+
+class Run:
+    """Conducts environments (one per replica) over epochs; may be continued with more."""
+
+    def __init__(self, environments: Sequence[Any], config: Config, *, timeline: Timeline | None = None) -> None:
+        numerics.require()
+        flags, experiment = config.parallel, config.experiment
+        self.config, self.environments = config, list(environments)
+        self.run_id = uuid.uuid4().hex[:12]
+        self.timeline = timeline or Timeline(enabled=False)
+        agents = sum(len(env.agents) for env in self.environments)
+        self.plan = resolve(flags, agents=agents)
+        self.schedule = Schedule(flags.train_interval, flags.policy_lag)
+        self.crew = Crew(
+            self.environments, self.plan, world_deadline=flags.world_deadline, locked=flags.buffer_sync == "lock"
+        )
+        self.rounds = Rounds(self.crew.stacks, flags, self.plan, self.schedule, self._tell)
+        self.crew.before_write = self.rounds.wait_for_readers
+        self.loop = Loop(
+            self.environments,
+            self.crew,
+            max_turns=experiment.max_turns,
+            autoreset=experiment.autoreset,
+            sequential=flags.turn_order == "sequential",
+        )
+        self.epoch = 0
+        self.seconds = 0.0
+        self.failures = 0
+        self.reproducible = flags.publish == "scheduled"
+        self._recent: list[float] = []
+        self._listeners = Listeners()
+
+    def until(self, epochs: int, *, listeners: Sequence[Any] = ()) -> RunSummary:
+        """Run up to epoch `epochs` and train every round scheduled until then."""
+        self._listeners = Listeners(listeners)
+        self._listeners.on_start(self._info(epochs))
+        summary: RunSummary = {}
+        began = time.perf_counter()
+        self._busy("a run is on its way")
+        try:
+            self.rounds.open(self.schedule.rounds_until(epochs))
+            while self.epoch < epochs:
+                self._one_epoch(self.epoch + 1)
+            with self.timeline.span("wait", "runtime"):
+                self.rounds.drain()
+            self.seconds += time.perf_counter() - began
+            summary = self.summary()
+        finally:
+            self._busy(None)
+            self.rounds.close()
+            self._listeners.on_end(summary)
+        return summary
+
+    def _one_epoch(self, epoch: int) -> None:
+        began, before = time.perf_counter(), self.loop.transitions
+        with self.timeline.span("collect", "collector", epoch=epoch):
+            turns = self.loop.run_epoch(epoch)
+        self.epoch = epoch
+        lag = self.rounds.submitted - self.rounds.published
+        version = self.rounds.published
+        published = self._after_epoch(epoch)
+        stats = EpochStats(
+            epoch=epoch,
+            turns=turns,
+            transitions=self.loop.transitions - before,
+            rewards=np.concatenate(self.loop.rewards) / self.crew.worlds,
+            version=version,
+            lag=lag,
+            updates=self.rounds.updates,
+            seconds=time.perf_counter() - began,
+            metrics=self._figures(),
+        )
+        self._recent = [*self._recent[-99:], float(stats.rewards.mean())]
+        for result in published:
+            self._listeners.on_round(result)
+        self._listeners.on_epoch(stats)
+
+    def _after_epoch(self, epoch: int) -> list[RoundResult]:
+        published: list[RoundResult] = []
+        round_ = self.schedule.round_after(epoch)
+        if self.config.parallel.publish == "asap":
+            published += self.rounds.publish_ready()
+        if round_ is not None:
+            with self.timeline.span("boundary", "runtime", round=round_):
+                published += self.rounds.boundary(round_)
+                self.crew.train_alone()
+        return published
+
+    def turn_of(self, environment: Any) -> None:
+        """One turn of one environment, for those that override `take_turn`."""
+        self.loop.conduct([self.environments.index(environment)])
+
+    def summary(self) -> RunSummary:
+        """What the run gave so far."""
+        digests = self.digests()
+        return {
+            "digest": combined(digests) if self.reproducible else None,
+            "digests": digests if self.reproducible else None,
+            "fingerprint": numerics.fingerprint(self.plan.device),
+            "reproducible": self.reproducible,
+            "epochs": self.epoch,
+            "turns": self.loop.turns,
+            "transitions": self.loop.transitions,
+            "rounds": self.rounds.submitted,
+            "updates": self.rounds.updates,
+            "rejected_updates": self.rounds.rejected,
+            "failures": self.failures,
+            "recomputed_share": self.crew.recomputed / max(1, self.crew.chosen),
+            "backend": self.rounds.backend,
+            "wall_seconds": self.seconds,
+            "turns_per_second": self.loop.turns / max(1e-9, self.seconds),
+            "updates_per_second": self.rounds.updates / max(1e-9, self.seconds),
+            "mean_reward": float(np.mean(self._recent)) if self._recent else 0.0,
+            "config": self.config.as_dict(),
+        }
+
+    def digests(self) -> list[str]:
+        """One digest per replica."""
+        return [digest(self.crew, self.rounds, {"epochs": self.epoch}, k) for k in range(len(self.environments))]
+
+    def _figures(self) -> Mapping[str, Any]:
+        fill = [stack.ring.sizes() / (stack.ring.shape.turns * stack.ring.shape.worlds) for stack in self.crew.stacks]
+        explore = [stack.exploration for stack in self.crew.stacks]
+        if len(fill) != 1:
+            return {}
+        return {"epsilon": explore[0].copy(), "buffer_fill": fill[0]}
+
+    def _busy(self, why: str | None) -> None:
+        for stack in self.crew.stacks:
+            for model in stack.models:
+                model.busy = why
+
+    def _tell(self, name: str, fields: dict[str, Any]) -> None:
+        self._listeners.on_event(name, fields)
+
+    def _info(self, epochs: int) -> RunInfo:
+        names = tuple(agent.name for env in self.environments for agent in env.agents)
+        return RunInfo(
+            run_id=self.run_id,
+            environment=type(self.environments[0]).__name__,
+            agents=names,
+            worlds=self.crew.worlds,
+            replicas=len(self.environments),
+            epochs=epochs,
+            first_epoch=self.epoch + 1,
+            config=self.config.as_dict(),
+            fingerprint=numerics.fingerprint(self.plan.device),
+        )

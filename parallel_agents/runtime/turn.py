@@ -1,0 +1,46 @@
+"""What one turn holds: the choices of all agents, and what came of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from parallel_agents.types import Array
+
+__all__ = ["Acts", "Outcome"]
+
+
+@dataclass(slots=True)
+class Acts:
+    """What was chosen: rows per stack, and those on their own."""
+
+    observations: list[Array]
+    """per stack: (N, W, D), as the actions were chosen from them"""
+    actions: list[Array]
+    """per stack: (N, W, …)"""
+    extras: list[dict[str, Array]]
+    """per stack: further columns to keep"""
+    alone: dict[Any, Array]
+    """seat -> (W, …)"""
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What a turn gave, one (N, W) array per environment; nothing to those that did not take part."""
+
+    rewards: list[Array]
+    terminated: list[Array]
+    truncated: list[Array]
+    acted: list[Array]
+    first: list[Array]
+    present: list[bool]
+
+    @classmethod
+    def nothing(cls, nobody: Sequence[Array], first: Sequence[Array]) -> Outcome:
+        """nobody: an (N, W) array of False per environment, shared and never written to."""
+        none = list(nobody)
+        zeros = [np.zeros(own.shape, np.float32) for own in nobody]
+        return cls(zeros, none, list(none), list(none), list(first), [False] * len(none))
