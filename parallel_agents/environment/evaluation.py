@@ -1,0 +1,85 @@
+"""How good are the agents as they are: episodes on draws of their own, without learning anything."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from parallel_agents.config import Config, merge
+from parallel_agents.models import Model
+from parallel_agents.runtime.crew import Crew
+from parallel_agents.runtime.loop import Loop
+from parallel_agents.runtime.plan import resolve
+from parallel_agents.seeding import Purpose, generator
+from parallel_agents.tracking.statistics import Interval, mean_interval
+from parallel_agents.types import Array
+
+if TYPE_CHECKING:
+    from parallel_agents.environment.environment import Environment
+
+__all__ = ["Evaluation", "evaluate"]
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Returns of evaluation episodes."""
+
+    returns: Array
+    """(agents, episodes)"""
+
+    @property
+    def mean_return(self) -> float:
+        return float(self.returns.mean())
+
+    @property
+    def interval(self) -> Interval:
+        """95 % interval of the mean return per agent; episodes are the independent samples."""
+        return mean_interval(self.returns.mean(axis=0))
+
+
+def evaluate(environment: Environment, episodes: int = 20, *, exploration: float = 0.0) -> Evaluation:
+    """Let the environment's agents play whole episodes in fresh worlds, all side by side.
+
+    exploration: 0 for the agents' best actions, 1 for a random policy on the same worlds.
+    """
+    seed = int(generator(environment.seed, Purpose.EVALUATION_WORLD).integers(2**62))
+    config = merge(
+        environment.config.as_dict(),
+        {"experiment": {"seed": seed, "seeds": 1, "worlds": episodes, "autoreset": False}},
+    )
+    stage = environment.remade(Config.build(config))
+    for index, trained in enumerate(environment.agents):
+        model = _acting_copy(stage.agents[index].model, trained.model, exploration)
+        for body in stage.bodies(index):
+            body.model = model
+    flags = stage.config.parallel
+    plan = resolve(flags, agents=len(stage.agents))
+    crew = Crew([stage], plan, world_deadline=flags.world_deadline, locked=False)
+    loop = Loop(
+        [stage],
+        crew,
+        max_turns=stage.config.experiment.max_turns,
+        autoreset=False,
+        sequential=flags.turn_order == "sequential",
+    )
+    loop.run_epoch(1)
+    return Evaluation(loop.returns[0].copy())
+
+
+def _acting_copy(fresh: Any, trained: Any, exploration: float) -> Any:
+    """A model that acts as the trained one does and remembers next to nothing."""
+    if not isinstance(trained, Model):
+        return trained
+    fresh.state = trained.state
+    fresh.set_epsilon(exploration)
+    fresh.remember_little()
+    return fresh
+
+
+def compared(one: Evaluation, other: Evaluation) -> Interval:
+    """95 % interval of the difference in mean return, paired by episode."""
+    difference: Sequence[float] = (one.returns - other.returns).mean(axis=0)
+    return mean_interval(np.asarray(difference))

@@ -1,0 +1,149 @@
+"""A grid game as an environment: what all of them share, so that a game only says what is its own.
+
+A game names its options (`Rules`), builds its grid (`build`), and overrides what differs:
+
+    begin_turn   what happens by itself each turn; here the spawnings
+    populate     what lies on a fresh field; here the spawnings again
+    earn         what agents get for what they entered; here its value
+    can_act      who is free to act; here everyone
+
+The same code serves the simultaneous and the sequential turn order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import ClassVar, Literal
+
+import numpy as np
+import structlog
+
+from parallel_agents.config import build_section
+from parallel_agents.environment import Agent, ParallelEnvironment
+from parallel_agents.errors import ConfigError, ContractError
+from parallel_agents.games.draw import frame
+from parallel_agents.games.grid import Grid, Spawning
+from parallel_agents.games.kernels import Bytes, Flags, Floats, Moment, Stream
+from parallel_agents.games.record import Recorder
+from parallel_agents.games.sight import Sight
+from parallel_agents.seeding import Purpose, key
+from parallel_agents.types import Array
+
+__all__ = ["GridEnvironment", "Rules"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rules:
+    """The `world` section of every grid game; a game's own keys are the fields of a subclass."""
+
+    agents: int = 8
+    height: int = 21
+    width: int = 21
+    radius: int = 2
+    """How far agents see: windows of 2 * radius + 1 cells a side."""
+    observation: Literal["onehot", "rgb"] = "onehot"
+    """A channel per kind, or three colours."""
+
+    def __post_init__(self) -> None:
+        for name, least in (("agents", 1), ("height", 3), ("width", 3), ("radius", 0)):
+            if getattr(self, name) < least:
+                raise ConfigError(
+                    f"world.{name} is {getattr(self, name)}: give a whole number of at least {least}"
+                )
+
+
+class GridEnvironment(ParallelEnvironment):
+    """N agents on W copies of a field."""
+
+    options: ClassVar[type[Rules]] = Rules
+    """What the `world` section may hold."""
+    rules: Rules
+    grid: Grid
+    sight: Sight
+    spawnings: Sequence[Spawning] = ()
+    """What appears by itself, on a fresh field and at each turn."""
+    recorder: Recorder | None = None
+    """Shown every turn before it begins."""
+
+    def build(self) -> Grid:
+        """The game's grid, after `self.rules`, in `self.n_worlds` worlds; it may set `self.spawnings` too."""
+        raise ContractError(f"{type(self).__name__}.build() is missing: return the game's Grid")
+
+    def populate(self, moment: Moment, which: Flags) -> None:
+        """Put what lies on a fresh field into the worlds of the (W,) mask; the agents stand there already."""
+        for rule in self.spawnings:
+            self.grid.spawn(rule, moment, Stream.POPULATE, which)
+
+    def earn(self, entered: Bytes, first: int) -> Floats:
+        """What the agents from `first` on get for the (n, W) codes they entered.
+
+        Gives (n, W), or (N, W) where others earn or lose by it too.
+        """
+        return self.grid.field.values.take(entered)
+
+    def moment(self) -> Moment:
+        """Where this turn's draws are."""
+        return (*self._key, self.epoch, self.turn)
+
+    def recorders(self, folder: Path) -> Sequence[Recorder]:
+        """A recorder of the first world, each `experiment.record_period` epochs, if GIFs can be written."""
+        period = self.config.experiment.record_period
+        if period and find_spec("imageio") is None:
+            structlog.get_logger().warning(
+                "no_recording",
+                reason="imageio is not installed",
+                advice="install parallel-agents with the extra 'report', or set experiment.record_period = 0",
+            )
+            return ()
+        return (Recorder(self, folder, every=period),) if period else ()
+
+    def render(self, world: int = 0, cell: int = 16) -> Bytes:
+        """A picture of one world as it is now."""
+        return frame(self.grid, world, cell)
+
+    # -- the contract with the runtime -----------------------------------------------------------------------
+
+    def setup_agents(self) -> None:
+        """Build the grid, and give every agent a model that fits what it sees and can do."""
+        self._key = key(self.seed, Purpose.WORLD)
+        self.rules = build_section(self.options, self.config.world, "world")
+        self.grid = self.build()
+        self.sight = Sight(self.grid, radius=self.rules.radius, observation=self.rules.observation)
+        size, actions = self.sight.size, len(self.grid.actions)
+        self.agents = [Agent(model=self.make_model((size,), actions)) for _ in self.grid.positions]
+
+    def populate_environment(self) -> None:
+        """A fresh field in every world."""
+        self.reset_worlds(np.ones(self.n_worlds, np.bool_))
+
+    def reset_worlds(self, which: Array) -> None:
+        """A fresh field in the worlds of the (W,) mask."""
+        self.grid.fresh(self.moment(), which)
+        self.populate(self.moment(), which)
+
+    def begin_turn(self) -> None:
+        """Let things appear."""
+        if self.recorder is not None:
+            self.recorder.look()
+        for rule in self.spawnings:
+            self.grid.spawn(rule, self.moment())
+
+    def observe(self) -> Array:
+        """(N, W, obs) in an array that is written anew at every call."""
+        return self.sight.all()
+
+    def observe_agent(self, index: int) -> Array:
+        """(W, obs) what one agent sees now."""
+        return self.sight.one(index)
+
+    def apply_actions(self, actions: Array) -> Array:
+        """All agents act in list order."""
+        return self.earn(self.grid.move(actions, able=self.can_act()), 0)
+
+    def apply_agent(self, index: int, actions: Array) -> Array:
+        """One agent acts; (W,) what it earned, or (N, W) if others earned by it too."""
+        earned = self.earn(self.grid.move(actions[None], index, self.can_act()), index)
+        return earned[0] if len(earned) == 1 else earned

@@ -1,0 +1,29 @@
+"""Every Python block of the README and the docs runs as it stands."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+BLOCKS = [
+    pytest.param(text, id=f"{page.relative_to(ROOT)}-{number}")
+    for page in PAGES
+    for number, text in enumerate(re.findall(r"```python\n(.*?)```", page.read_text(), flags=re.S))
+]
+
+
+@pytest.mark.parametrize("text", BLOCKS)
+def test_the_block_runs(text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(ROOT))
+    monkeypatch.chdir(tmp_path)
+    exec(compile(text, "<documentation>", "exec"), {"__name__": "documentation"})
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_lead_somewhere(page: Path) -> None:
+    for target in re.findall(r"\]\((?!http|#)([^)#]+)", page.read_text()):
+        assert (page.parent / target).exists(), f"{page.name} links to {target}, which is not there"

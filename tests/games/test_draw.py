@@ -1,0 +1,79 @@
+"""Pictures."""
+
+import builtins
+
+import numpy as np
+import pytest
+
+from parallel_agents.errors import ConfigError
+from parallel_agents.games.draw import agent_colours, frame, write_gif
+
+
+def test_walls_fill_their_cells_and_things_are_inset(boards):
+    image = frame(boards.board("#g. .0."), cell=10)
+    assert image.shape == (20, 30, 3)
+    assert (image[:10, :10] == (100, 100, 100)).all()
+    assert tuple(image[5, 15]) == (0, 0, 255)
+    assert tuple(image[0, 10]) == tuple(image[5, 25]) != (0, 0, 255)
+
+
+@pytest.mark.parametrize(("heading", "pixel"), [(0, (1, 8)), (1, (8, 14)), (2, (14, 8)), (3, (8, 1))])
+def test_an_agent_is_a_disc_in_its_colour_notched_where_it_faces(boards, heading, pixel):
+    grid = boards.board("0")
+    grid.headings[:] = heading
+    image = frame(grid, cell=16)
+    colour = tuple(agent_colours(1)[0])
+    assert tuple(image[8, 8]) == colour
+    assert tuple(image[0, 0]) != colour
+    sides = {side: tuple(image[side]) == colour for side in ((1, 8), (8, 14), (14, 8), (8, 1))}
+    assert sides == {side: side != pixel for side in sides}
+
+
+def test_floors_show_around_what_stands_on_them(boards):
+    image = frame(boards.board("0.", floor="ss"), cell=8)
+    assert tuple(image[0, 0]) == tuple(image[4, 12]) == (200, 200, 0)
+
+
+def test_each_world_has_its_own_picture(boards):
+    grid = boards.open_field(worlds=2)
+    assert not np.array_equal(frame(grid, 0), frame(grid, 1))
+
+
+def test_colours_differ_and_do_not_depend_on_how_many_agents_there_are():
+    assert len(np.unique(agent_colours(64), axis=0)) == 64
+    assert np.array_equal(agent_colours(64)[:5], agent_colours(5))
+
+
+def test_a_gif_holds_the_frames(boards, tmp_path):
+    imageio = pytest.importorskip("imageio.v3")
+    grid = boards.open_field(agents=2)
+    frames = []
+    for action in ("up", "down", "left", "right"):
+        grid.move(np.full((2, 1), boards.ACTIONS.index(action)))
+        frames.append(frame(grid, cell=8))
+    path = write_gif(tmp_path / "new" / "episode.gif", frames, fps=5)
+    back = imageio.imread(path)
+    assert back.shape == (4, *frames[0].shape)
+    assert np.abs(back.astype(int) - np.stack(frames)).mean() < 4
+    assert imageio.immeta(path)["duration"] == 200
+
+
+def test_without_imageio_the_error_says_what_to_install(boards, tmp_path, monkeypatch):
+    real = builtins.__import__
+
+    def without(name, *rest, **options):
+        if name.startswith("imageio"):
+            raise ImportError(name)
+        return real(name, *rest, **options)
+
+    monkeypatch.setattr(builtins, "__import__", without)
+    with pytest.raises(ConfigError, match=r"needs imageio, which is not installed: .* extra 'report'"):
+        write_gif(tmp_path / "a.gif", [frame(boards.board("0"))])
+    assert not list(tmp_path.iterdir())
+
+
+def test_pictures_that_cannot_be_are_refused(boards, tmp_path):
+    with pytest.raises(ConfigError, match=r"cells of 3 pixels are too small to draw: give at least 4"):
+        frame(boards.board("0"), cell=3)
+    with pytest.raises(ConfigError, match=r"no frames for .*: record at least one"):
+        write_gif(tmp_path / "a.gif", [])
