@@ -1,0 +1,92 @@
+"""Records as a run would give them, and a structlog that no test leaves configured."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import structlog
+
+from parallel_agents.types import EpochStats, RoundResult, RunInfo
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(autouse=True)
+def _fresh_structlog() -> Iterator[None]:
+    structlog.reset_defaults()
+    structlog.contextvars.clear_contextvars()
+    yield
+    structlog.reset_defaults()
+    structlog.contextvars.clear_contextvars()
+
+
+@pytest.fixture
+def make_run() -> Callable[..., RunInfo]:
+    def make(**changes: Any) -> RunInfo:
+        given: dict[str, Any] = {
+            "run_id": "r1",
+            "environment": "hunt",
+            "agents": ("a", "b", "c"),
+            "worlds": 1,
+            "replicas": 1,
+            "epochs": 10,
+            "first_epoch": 1,
+            "config": {"experiment": {"epochs": 10}},
+            "fingerprint": {"cpu": "x"},
+        }
+        return RunInfo(**(given | changes))
+
+    return make
+
+
+@pytest.fixture
+def make_epoch() -> Callable[..., EpochStats]:
+    def make(epoch: int, **changes: Any) -> EpochStats:
+        given: dict[str, Any] = {
+            "turns": 100,
+            "transitions": 300,
+            "rewards": np.array([1.0, 2.0, 6.0]) * epoch,
+            "version": epoch // 2,
+            "lag": 1,
+            "updates": 12 * epoch,
+            "seconds": 0.5,
+            "metrics": {"loss": np.array([0.1, np.nan, 1 / 3], np.float32)},
+        }
+        return EpochStats(epoch, **(given | changes))
+
+    return make
+
+
+@pytest.fixture
+def make_round() -> Callable[..., RoundResult]:
+    def make(number: int, **changes: Any) -> RoundResult:
+        given: dict[str, Any] = {
+            "updates": np.array([4, 4, 3]),
+            "rejected": np.array([0, 0, 1]),
+            "metrics": {"loss": np.array([0.5, np.inf, 0.25])},
+            "seconds": 0.2,
+        }
+        return RoundResult(number, **(given | changes))
+
+    return make
+
+
+@pytest.fixture
+def python(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
+    """Run a script in a fresh interpreter, from a file, as users do."""
+
+    def run(source: str, *arguments: object) -> subprocess.CompletedProcess[str]:
+        script = tmp_path / "script.py"
+        script.write_text(source)
+        command = [sys.executable, "-W", "error", str(script), *map(str, arguments)]
+        return subprocess.run(
+            command, capture_output=True, text=True, timeout=60, env={"PYTHONPATH": str(ROOT), "PATH": ""}
+        )
+
+    return run

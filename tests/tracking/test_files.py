@@ -1,0 +1,118 @@
+from __future__ import annotations
+
+import enum
+import json
+import os
+import subprocess
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+import pytest
+
+from parallel_agents.tracking.files import plain, sweep, write_atomically, write_json
+
+
+def test_bytes_are_synced_before_the_rename_and_the_folder_after(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[str] = []
+    fsync, replace = os.fsync, Path.replace
+
+    def noted_fsync(descriptor: int) -> None:
+        calls.append("sync " + Path(os.readlink(f"/proc/self/fd/{descriptor}")).name.split(".")[-1])
+        fsync(descriptor)
+
+    def noted_replace(self: Path, target: Path) -> Path:
+        calls.append(f"rename to {target.name}")
+        return replace(self, target)
+
+    monkeypatch.setattr(os, "fsync", noted_fsync)
+    monkeypatch.setattr(Path, "replace", noted_replace)
+    write_atomically(tmp_path / "x.json", [b"ab", b"c"])
+    assert calls == ["sync unfinished", "rename to x.json", f"sync {tmp_path.name}"]
+    assert (tmp_path / "x.json").read_bytes() == b"abc"
+
+
+def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path: Path) -> None:
+    path = tmp_path / "x.json"
+    path.write_bytes(b"old")
+
+    def failing() -> Iterator[bytes]:
+        yield b"new"
+        raise OSError("no more")
+
+    with pytest.raises(OSError, match="no more"):
+        write_atomically(path, failing())
+    assert path.read_bytes() == b"old"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from parallel_agents.tracking.files import write_atomically
+
+def chunks():
+    yield b"new" * 100_000
+    os.kill(os.getpid(), signal.SIGKILL)
+
+write_atomically(Path(sys.argv[1]), chunks())
+"""
+
+
+def test_a_kill_leaves_the_old_file_and_the_rest_is_swept(
+    tmp_path: Path, python: Callable[..., subprocess.CompletedProcess[str]]
+) -> None:
+    folder = tmp_path / "run"
+    folder.mkdir()
+    (folder / "x.json").write_bytes(b"old")
+    (folder / ".hidden").write_bytes(b"the user's own")
+    assert python(KILLED, folder / "x.json").returncode == -9
+    assert (folder / "x.json").read_bytes() == b"old"
+    assert len(list(folder.iterdir())) == 3
+    swept = sweep(folder)
+    assert len(swept) == 1
+    assert swept[0].startswith(".x.json.")
+    assert sorted(file.name for file in folder.iterdir()) == [".hidden", "x.json"]
+
+
+class Colour(enum.Enum):
+    RED = 1
+
+
+@dataclass(frozen=True)
+class Point:
+    x: float
+    y: Any
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        (np.float32(0.5), 0.5),
+        (np.int64(3), 3),
+        (np.bool_(True), True),
+        (float("inf"), None),
+        (np.array([[1.0, np.nan]]), [[1.0, None]]),
+        (MappingProxyType({1: (2, 3)}), {"1": [2, 3]}),
+        ({"b", "a"}, ["a", "b"]),
+        (Path("a") / "b", "a/b"),
+        (Point(1.0, Point(2.0, None)), {"x": 1.0, "y": {"x": 2.0, "y": None}}),
+        (Colour.RED, "<Colour.RED: 1>"),
+        (True, True),
+    ],
+)
+def test_plain(value: object, expected: object) -> None:
+    found = plain(value)
+    assert found == expected
+    assert type(found) is type(expected)
+    json.dumps(found, allow_nan=False)
+
+
+def test_json_is_readable_and_whole(tmp_path: Path) -> None:
+    write_json(tmp_path / "x.json", {"name": "Überblick", "loss": float("nan")})
+    assert (tmp_path / "x.json").read_text() == '{\n  "name": "Überblick",\n  "loss": null\n}\n'

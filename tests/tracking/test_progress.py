@@ -1,0 +1,191 @@
+from __future__ import annotations
+
+import io
+import os
+import pty
+import re
+import sys
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import structlog
+
+from parallel_agents.errors import ConfigError
+from parallel_agents.tracking.listeners import SilentListener
+from parallel_agents.tracking.logs import configure_logs
+from parallel_agents.tracking.progress import LiveProgress, PlainProgress, show_progress
+
+Make = Callable[..., Any]
+
+
+class FakeClock:
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_plain_lines_come_every_few_seconds(make_run: Make, make_epoch: Make) -> None:
+    stream, clock = io.StringIO(), FakeClock()
+    progress = PlainProgress(stream, every=5.0, clock=clock)
+    progress.on_start(make_run(epochs=100))
+    for epoch in range(1, 101):
+        clock.now += 0.5
+        progress.on_epoch(make_epoch(epoch))
+    progress.on_end({})
+    lines = stream.getvalue().splitlines()
+    assert lines[0] == "epoch 1/100  200 turns/s  24 updates/s  reward 3  lag 1"
+    assert lines[1] == "epoch 11/100  200 turns/s  24 updates/s  reward 18  lag 1"
+    assert lines[-1] == "epoch 100/100  200 turns/s  24 updates/s  reward 272  lag 1  after 0:00:50"
+    assert len(lines) == 11
+
+
+def test_rates_are_of_the_recent_past(make_run: Make, make_epoch: Make) -> None:
+    stream, clock = io.StringIO(), FakeClock()
+    progress = PlainProgress(stream, every=0.0, clock=clock)
+    progress.on_start(make_run(epochs=300))
+    for epoch in range(1, 301):
+        clock.now += 1.0 if epoch <= 100 else 0.1
+        progress.on_epoch(make_epoch(epoch))
+    lines = stream.getvalue().splitlines()
+    assert "epoch 100/300  100 turns/s" in lines[99]
+    assert "epoch 300/300  1,000 turns/s" in lines[299]
+
+
+def test_a_resumed_run_does_not_count_updates_it_did_not_make(make_run: Make, make_epoch: Make) -> None:
+    stream, clock = io.StringIO(), FakeClock()
+    progress = PlainProgress(stream, every=0.0, clock=clock)
+    progress.on_start(make_run(epochs=60, first_epoch=51))
+    for epoch in (51, 52):
+        clock.now += 1.0
+        progress.on_epoch(make_epoch(epoch))
+    assert stream.getvalue().splitlines() == [
+        "epoch 51/60  100 turns/s  0 updates/s  reward 153  lag 1",
+        "epoch 52/60  100 turns/s  6 updates/s  reward 154  lag 1",
+    ]
+
+
+def test_a_run_that_ends_before_its_first_epoch(make_run: Make) -> None:
+    stream, clock = io.StringIO(), FakeClock()
+    progress = PlainProgress(stream, clock=clock)
+    progress.on_start(make_run())
+    progress.on_end({})
+    assert stream.getvalue() == "epoch 0/10  starting  after 0:00:00\n"
+
+
+def test_a_jumping_wall_clock_changes_nothing(
+    make_run: Make, make_epoch: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    jumps = iter(range(0, -10_000, -1))
+    monkeypatch.setattr(time, "time", lambda: next(jumps) * 1e6)
+    for progress, stream in (
+        (show_progress(stream=(plain := io.StringIO()), every=0.0), plain),
+        (show_progress(stream=(live := Terminal())), live),
+    ):
+        progress.on_start(make_run(epochs=3))
+        for epoch in (1, 2, 3):
+            time.sleep(0.02)
+            progress.on_epoch(make_epoch(epoch))
+        progress.on_end({})
+        rates = [int(rate.replace(",", "")) for rate in re.findall(r"([\d,]+) turns/s", stream.getvalue())]
+        assert rates
+        assert all(0 < rate <= 5000 for rate in rates)
+
+
+def test_the_display_suits_the_stream() -> None:
+    assert isinstance(show_progress(stream=io.StringIO()), PlainProgress)
+    assert isinstance(show_progress(stream=Terminal()), LiveProgress)
+    assert type(show_progress(stream=Terminal(), quiet=True)) is SilentListener
+
+
+def test_quiet_is_quiet(make_run: Make, make_epoch: Make) -> None:
+    stream = Terminal()
+    progress = show_progress(stream=stream, quiet=True)
+    progress.on_start(make_run())
+    progress.on_epoch(make_epoch(1))
+    progress.on_end({})
+    assert stream.getvalue() == ""
+
+
+def test_the_bar_on_a_real_terminal(
+    make_run: Make, make_epoch: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "120")
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    ours, theirs = pty.openpty()
+    threads = threading.active_count()
+    with os.fdopen(theirs, "w") as stream:
+        clock = FakeClock()
+        progress = show_progress(stream=stream, clock=clock)
+        assert isinstance(progress, LiveProgress)
+        progress.on_start(make_run(epochs=4, environment="[bold]hunt"))
+        for epoch in (1, 2, 3, 4):
+            clock.now += 0.5
+            progress.on_epoch(make_epoch(epoch))
+        assert threading.active_count() == threads  # no helper thread that could outlive the run
+        progress.on_end({})
+        stream.flush()
+        shown = ""
+        while "\x1b[?25h" not in shown:  # a terminal hands over in pieces
+            shown += os.read(ours, 65536).decode()
+    os.close(ours)
+    text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", shown)
+    assert "[bold]hunt" in text
+    assert "4/4 200 turns/s  24 updates/s  reward 7.5  lag 1" in text
+    assert shown.count("\x1b[?25l") == shown.count("\x1b[?25h") == 1  # the cursor is given back
+
+
+def test_the_bar_is_not_redrawn_at_every_epoch_and_fits_80_columns(
+    make_run: Make, make_epoch: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    stream, clock = Terminal(), FakeClock()
+    progress = LiveProgress(stream, clock)
+    progress.on_start(make_run(epochs=1000))
+    start = len(stream.getvalue())
+    for epoch in range(1, 101):
+        clock.now += 0.001
+        progress.on_epoch(make_epoch(epoch))
+    assert len(stream.getvalue()) == start
+    clock.now += 0.25
+    progress.on_epoch(make_epoch(101))
+    text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", stream.getvalue()[start:])
+    assert " 101/1000 28,857 turns/s  3,463 updates/s  reward 274  lag 1 " in text
+    assert len(text.strip()) <= 80
+    progress.on_end({})
+
+
+def test_log_lines_scroll_above_the_bar(
+    make_run: Make, make_epoch: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    stream, clock = Terminal(), FakeClock()
+    monkeypatch.setattr(sys, "stderr", stream)
+    progress = show_progress(clock=clock)
+    with configure_logs(None):
+        progress.on_start(make_run())
+        structlog.get_logger().warning("careful")
+        clock.now += 1
+        progress.on_epoch(make_epoch(1))
+        progress.on_end({})
+    assert sys.stderr is stream
+    erased = stream.getvalue().replace("\r\x1b[2K", "\n")  # the bar goes, and its place is used
+    lines = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", erased).splitlines()
+    (line,) = (line for line in lines if "careful" in line)
+    assert "turns/s" not in line
+    assert "hunt" not in line
+
+
+def test_an_impossible_interval_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"a progress line every -1 seconds is impossible: give 0 or more"):
+        show_progress(stream=io.StringIO(), every=-1)
