@@ -1,0 +1,109 @@
+"""A game played by hand, one world at a time, and the recordings where they lie beside the checkout."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from parallel_agents.workflows.network import ACTION_NAMES, HOST_NAMES, Quirks
+from parallel_agents.workflows.network import tables as t
+from parallel_agents.workflows.network.attack import KIND_NAMES, NO_EXPLOIT, SWEEP
+from parallel_agents.workflows.network.engine import drive
+from parallel_agents.workflows.network.quirks import compile_rules
+from parallel_agents.workflows.network.red import red_id
+from parallel_agents.workflows.network.state import fill_access, fresh
+
+ACTIVITY = {"00": "none", "10": "scan", "11": "exploit"}
+MEMORY = {"00": "no", "10": "unknown", "01": "user", "11": "privileged"}
+
+
+class Game:
+    """One world in which both sides do what the test says."""
+
+    def __init__(self, quirks: Quirks | None = None, red: str = "Sleep") -> None:
+        self.rules, self.state = compile_rules(quirks or Quirks()), fresh()
+        self.agent = red_id(red)
+        self.bits = np.zeros(52, np.uint8)
+        self.reward, self.verdict = 0.0, 0
+
+    def turn(
+        self, blue: str = "Sleep", red: str = "Sleep", exploit: str | None = None, *, detected: bool = True
+    ) -> Game:
+        kind_name, _, target_name = red.partition(":")
+        kind = KIND_NAMES.index(kind_name)
+        target = (t.SUBNETS if kind == SWEEP else HOST_NAMES).index(target_name) if target_name else 0
+        code = t.EXPLOIT_NAMES.index(exploit) if exploit else NO_EXPLOIT
+        action = ACTION_NAMES.index(blue)
+        self.verdict, cost = drive(self.state, self.rules, self.agent, action, kind, target, code, detected, self.bits)
+        self.reward = -cost / 10
+        return self
+
+    def scan(self, host: str, blue: str = "Sleep") -> Game:
+        return self.turn(blue, f"DiscoverNetworkServices:{host}")
+
+    def exploit(self, host: str, exploit: str, blue: str = "Sleep", *, detected: bool = True) -> Game:
+        return self.turn(blue, f"ExploitRemoteService:{host}", exploit, detected=detected)
+
+    def escalate(self, host: str, blue: str = "Sleep") -> Game:
+        return self.turn(blue, f"PrivilegeEscalate:{host}")
+
+    def own(self, host: str) -> Game:
+        """Red becomes privileged on a host with an SSH server, by the long way."""
+        return self.scan(host).exploit(host, "SSHBruteForce").escalate(host)
+
+    def _pair(self, host: str, first: int) -> str:
+        at = 4 * HOST_NAMES.index(host) + first
+        return f"{self.bits[at]}{self.bits[at + 1]}"
+
+    def activity(self, host: str) -> str:
+        return ACTIVITY[self._pair(host, 0)]
+
+    def memory(self, host: str) -> str:
+        return MEMORY[self._pair(host, 2)]
+
+    def access(self, host: str) -> int:
+        out = np.zeros((1, t.N_HOSTS), np.uint8)
+        fill_access(self.state, out)
+        return int(out[0, HOST_NAMES.index(host)])
+
+    def ports(self, host: str) -> set[int]:
+        """The ports that red remembers of a host."""
+        known = int(self.state["known_ports"][0, HOST_NAMES.index(host)])
+        return {port for i, port in enumerate(t.PORTS) if known >> i & 1}
+
+    @property
+    def red_worked(self) -> bool:
+        return int(self.state["red_success"][0]) == 1
+
+    @property
+    def blue_success(self) -> str:
+        return "FTU"[int(self.state["blue_success"][0])]
+
+    @property
+    def service(self) -> bool:
+        return bool(self.state["ot_running"][0])
+
+
+@pytest.fixture(autouse=True, scope="session")
+def one_thread() -> None:
+    """As every run of the library has it; small matrices only wait for a second thread."""
+    torch.set_num_threads(1)
+
+
+@pytest.fixture
+def game() -> Callable[..., Game]:
+    return Game
+
+
+@pytest.fixture
+def recordings() -> dict[str, Path]:
+    """The recorded episodes per version of the simulator; the test is left out where they are absent."""
+    folder = Path(__file__).parents[2].parent / "shared" / "data"
+    files = {version: folder / f"cage2_{version}.jsonl.gz" for version in ("head", "leaderboard")}
+    if not all(file.is_file() for file in files.values()):
+        pytest.skip("the recordings are not beside the checkout")
+    return files

@@ -1,0 +1,205 @@
+"""Recordings made in the test, replayed, bent and broken; the real ones where they are beside the checkout."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from parallel_agents.errors import ConfigError
+from parallel_agents.workflows import recordings as module
+from parallel_agents.workflows.network import ACTION_NAMES, HOST_NAMES, Quirks, action_id
+from parallel_agents.workflows.recordings import read_recordings
+from parallel_agents.workflows.replay import replay
+
+HEADER = {"header": True, "hosts": list(HOST_NAMES), "actions": list(ACTION_NAMES)}
+NO_BITS = "0" * 52
+
+
+def bits(**marks: str) -> str:
+    """52 bits from a host's four."""
+    return "".join(marks.get(host, "0000") for host in HOST_NAMES)
+
+
+def access(**marks: str) -> str:
+    return "".join(marks.get(host, "2" if host == "User0" else "0") for host in HOST_NAMES)
+
+
+@pytest.fixture
+def episode() -> dict[str, Any]:
+    """Five turns of B_line, worked out from the rules on paper."""
+    return {
+        "seed": 7, "red": "B_lineAgent", "blue": "hand", "steps": 5, "obs0": NO_BITS,
+        # Analyse comes before the exploit and sees nothing; Remove ends the session before red can escalate, so
+        # that red exploits again; Restore comes before that exploit and costs one.
+        "a": [action_id("Sleep"), action_id("Monitor"), *(action_id(b, "User3") for b in ("Analyse", "Remove", "Restore"))],
+        "red_action": [
+            "DiscoverRemoteSystems:User", "DiscoverNetworkServices:User3", "ExploitRemoteService:User3",
+            "PrivilegeEscalate:User3", "ExploitRemoteService:User3",
+        ],
+        "exploit": [None, None, "HTTPSRFI", None, "HarakaRCE"],
+        "detected": "00101",
+        "obs": [NO_BITS, bits(User3="1000"), bits(User3="1101"), bits(User3="0010"), bits(User3="1101")],
+        "r": [0.0, 0.0, 0.0, 0.0, -1.1],
+        "blue_success": "UTTTT",
+        "red_success": "TTTFT",
+        "access": [access(), access(), access(User3="1"), access(), access(User3="2")],
+        "ot_running": "11111",
+        "return": -1.1,
+    }  # fmt: skip
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Callable[..., Path]:
+    def write(*lines: Any, name: str = "episodes.jsonl.gz") -> Path:
+        path = tmp_path / name
+        with gzip.open(path, "wt") as stream:
+            stream.writelines(line if isinstance(line, str) else json.dumps(line) + "\n" for line in lines)
+        return path
+
+    return write
+
+
+def test_a_hand_worked_episode_is_reproduced(write, episode):
+    told = replay(write(HEADER, episode, episode))
+    assert told == {"episodes": 2, "steps": 10, "mismatches": 0, "first_mismatch": None}
+
+
+BENT = [
+    ("obs", 2, bits(User3="1001"), "observation"),
+    ("r", 4, -1.2, "reward"),
+    ("r", 0, 1e-9, "reward"),
+    ("blue_success", 0, "T", "blue_success"),
+    ("red_success", 3, "T", "red_success"),
+    ("access", 2, access(User3="2"), "access"),
+    ("ot_running", 1, "0", "ot_running"),
+    ("red_action", 1, "DiscoverNetworkServices:Enterprise0", "red_policy"),
+    ("red_action", 1, "Sleep", "red_policy"),
+    ("exploit", 2, "SQLInjection", "red_policy"),
+    ("exploit", 2, None, "red_policy"),
+    ("detected", 2, "0", "observation"),
+    ("a", 4, 0, "reward"),
+]
+
+
+@pytest.mark.parametrize(("field", "turn", "value", "quantity"), BENT)
+def test_every_quantity_is_compared(write, episode, field, turn, value, quantity):
+    column = list(episode[field])
+    column[turn] = value
+    episode[field] = "".join(column) if isinstance(episode[field], str) else column
+    told = replay(write(HEADER, episode))
+    assert told["mismatches"] >= 1
+    first = told["first_mismatch"]
+    assert (first["episode"], first["seed"], first["step"]) == (0, 7, turn + 1)
+    assert quantity in first["differs"]
+    json.dumps(told)
+
+
+def test_the_first_observation_is_compared(write, episode):
+    episode["obs0"] = bits(User1="1000")
+    told = replay(write(HEADER, episode))
+    assert told["mismatches"] == 1
+    assert told["first_mismatch"]["step"] == 0
+
+
+def test_a_stale_exploit_of_a_refused_attempt_is_ignored(write, episode):
+    told = episode | {"red": "RedMeanderAgent", "steps": 1, "a": [0], "obs": [NO_BITS], "r": [0.0], "blue_success": "U"}
+    told |= {"red_action": ["ExploitRemoteService:User3"], "red_success": "F", "exploit": ["HTTPRFI"]}
+    told |= {"detected": "0", "access": [access()], "ot_running": "1"}
+    differs = replay(write(HEADER, told))["first_mismatch"]["differs"]
+    assert set(differs) == {"red_policy"}  # Meander would have swept first; nothing else happened
+
+
+def test_quirks_may_be_given_instead_of_a_version(write, episode):
+    told = replay(write(HEADER, episode), quirks=Quirks(user_sessions_are_free=False))
+    assert told["first_mismatch"]["differs"] == {"reward": {"recorded": 0.0, "replayed": -0.1}}
+
+
+def test_the_recordings_are_reproduced_without_one_mismatch(recordings):
+    for version, path in recordings.items():
+        told = replay(path, version)
+        assert told["mismatches"] == 0, told["first_mismatch"]
+        assert told["episodes"] > 0
+    assert replay(recordings["leaderboard"], "head")["mismatches"] > 0
+    assert replay(recordings["head"], "leaderboard")["mismatches"] > 0
+
+
+BROKEN = [
+    ({"steps": 4}, "a is not a list of 4 entries"),
+    ({"steps": "5"}, "steps is '5', not a number of turns"),
+    ({"red": "Blotto"}, "red agent 'Blotto' is unknown"),
+    ({"red": ["B_lineAgent"]}, "unhashable type"),
+    ({"a": [0, 0, 0, 0, 145]}, "blue action 145 is not one of 0 to 144"),
+    ({"a": [0, 0, 0, 0, 1.0]}, "blue action 1.0 is not"),
+    ({"a": [0, 0, 0, 0, True]}, "blue action True is not"),
+    ({"obs": [NO_BITS] * 4 + ["01"]}, "'01' is not a text of 52 marks out of '01'"),
+    ({"obs0": NO_BITS[:-1] + "2"}, "is not a text of 52 marks"),
+    ({"blue_success": "TTTTX"}, "blue_success: 'TTTTX' is not a text of 5 marks out of 'FTU'"),
+    ({"detected": None}, "detected: 'None' is not a text"),
+    ({"red_action": ["Sleep"] * 4 + ["Impact:Op_Server9"]}, "red action 'Impact:Op_Server9' is not a known action"),
+    ({"red_action": ["Sleep"] * 4 + ["Dance:User1"]}, "red action 'Dance:User1' is not a known action"),
+    ({"exploit": [None] * 4 + ["Heartbleed"]}, "exploit 'Heartbleed' is unknown"),
+    ({"exploit": [None] * 4 + [[]]}, "exploit .* is unknown"),
+    ({"access": ["0" * 13] * 4 + ["3" * 13]}, "is not a text of 13 marks out of '012'"),
+    ({"r": [0.0] * 4 + ["much"]}, "could not convert string to float"),
+    ({"seed": "seven"}, "invalid literal for int"),
+]
+
+
+@pytest.mark.parametrize(("change", "message"), BROKEN)
+def test_a_broken_episode_is_refused_with_its_line(write, episode, change, message):
+    with pytest.raises(ConfigError, match=f"line 2: this is no recorded episode: .*{message}"):
+        replay(write(HEADER, episode | change))
+
+
+def test_a_missing_field_is_named(write, episode):
+    del episode["access"]
+    with pytest.raises(ConfigError, match="line 2: this is no recorded episode: has no field 'access'"):
+        replay(write(HEADER, episode))
+
+
+def test_a_file_must_begin_with_the_scenarios_header(write, episode):
+    with pytest.raises(ConfigError, match="line 1: a recording begins with a header line"):
+        replay(write(episode))
+    with pytest.raises(ConfigError, match="line 1: a recording begins with a header line"):
+        replay(write())
+    hosts = HEADER | {"hosts": [*HOST_NAMES[:-1], "User9"]}
+    with pytest.raises(ConfigError, match="the header's hosts are not those of Scenario 2"):
+        replay(write(hosts, episode))
+
+
+def test_what_is_not_gzipped_json_lines_is_refused(write, episode, tmp_path):
+    plain = tmp_path / "plain.jsonl.gz"
+    plain.write_text(json.dumps(HEADER))
+    with pytest.raises(ConfigError, match="this is not a whole gzip file"):
+        replay(plain)
+    whole = write(HEADER, episode)
+    cut = tmp_path / "cut.jsonl.gz"
+    cut.write_bytes(whole.read_bytes()[:-20])
+    with pytest.raises(ConfigError, match="this is not a whole gzip file"):
+        replay(cut)
+    with pytest.raises(ConfigError, match="line 2: this is not JSON"):
+        replay(write(HEADER, "{no json}\n"))
+    with pytest.raises(ConfigError, match="line 2: found list, not a JSON object"):
+        replay(write(HEADER, [1, 2]))
+    with pytest.raises(ConfigError, match="there is no such file"):
+        replay(tmp_path / "absent.jsonl.gz")
+
+
+def test_sizes_are_checked_before_anything_is_read(write, episode, monkeypatch):
+    path = write(HEADER, episode)
+    monkeypatch.setattr(module, "MAX_FILE_BYTES", 10)
+    with pytest.raises(ConfigError, match="more than 10: split it"):
+        next(read_recordings(path))
+    monkeypatch.undo()
+    monkeypatch.setattr(module, "MAX_LINE_BYTES", 3000)
+    with pytest.raises(ConfigError, match="line 1: a line may have 3000 bytes"):
+        next(read_recordings(path))
+    monkeypatch.undo()
+    monkeypatch.setattr(module, "MAX_UNPACKED_BYTES", 4000)
+    with pytest.raises(ConfigError, match=r"line 2: a line may have .* and a file 4000 unpacked"):
+        list(read_recordings(path))
