@@ -3,6 +3,16 @@
 from parallel_agents.acting.draws import Draws
 from parallel_agents.acting.frames import Frames
 from parallel_agents.acting.inference import Inference
-from parallel_agents.acting.policies import EPSILON_SLOTS, epsilon_greedy
+from parallel_agents.acting.policies import EPSILON_SLOTS, discrete, epsilon_greedy, gaussian, greedy, squash
 
-__all__ = ["EPSILON_SLOTS", "Draws", "Frames", "Inference", "epsilon_greedy"]
+__all__ = [
+    "EPSILON_SLOTS",
+    "Draws",
+    "Frames",
+    "Inference",
+    "discrete",
+    "epsilon_greedy",
+    "gaussian",
+    "greedy",
+    "squash",
+]

@@ -22,22 +22,22 @@ class Frames:
     def __init__(self, agents: int, worlds: int, size: int, count: int, dtype: str = "float32") -> None:
         self.count = count
         self.size = size
-        self._window = np.zeros((agents, worlds, count * size), dtype)
+        self.window = np.zeros((agents, worlds, count * size), dtype)
 
     def push(self, observations: Array, first: Array) -> Array:
         """(N, W, D) observations and the (N, W) mask of first turns -> (N, W, F·D), oldest first."""
         if self.count == 1:
             return observations
-        window = np.empty_like(self._window)
-        window[..., : -self.size] = self._window[..., self.size :]
+        window = np.empty_like(self.window)
+        window[..., : -self.size] = self.window[..., self.size :]
         window[first, : -self.size] = 0
         window[..., -self.size :] = observations
-        self._window = window
+        self.window = window
         return window
 
     def replace(self, index: int, observations: Array) -> Array:
         """(W, D) newer observations of one agent in this same turn -> its (W, F·D)."""
         if self.count == 1:
             return observations
-        self._window[index, :, -self.size :] = observations
-        return np.asarray(self._window[index])
+        self.window[index, :, -self.size :] = observations
+        return np.asarray(self.window[index])

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import numpy as np
+from typing import Any
+
 import torch
 from torch import Tensor
 
-from parallel_agents.networks import MLP
 from parallel_agents.networks.numerics import tile_rows
 from parallel_agents.types import Array, Weights
 
@@ -20,7 +20,7 @@ class Inference:
     of one agent, or a stack of one, sees the same shape per agent, and the same bytes.
     """
 
-    def __init__(self, network: MLP, agents: int, worlds: int, *, together: bool, device: str = "cpu") -> None:
+    def __init__(self, network: Any, agents: int, worlds: int, *, together: bool, device: str = "cpu") -> None:
         self.network = network
         self.worlds = worlds
         self.device = device
@@ -42,13 +42,11 @@ class Inference:
 
     def forward(self, inputs: Array) -> Array:
         """(N, W, in) -> (N, W, out)."""
-        x = torch.from_numpy(inputs).to(self.device)
+        x = self._tensor(inputs)
         with torch.inference_mode():
             if len(self._bound) == 1:
-                outputs = self._tiles(self._bound[0][1], x)
-            else:
-                outputs = torch.cat([self._tiles(bound, x[part]) for part, bound in self._bound])
-            return np.asarray(outputs.cpu().numpy())
+                return self._array(self._tiles(self._bound[0][1], x))
+            return self._array(torch.cat([self._tiles(bound, x[part]) for part, bound in self._bound]))
 
     def forward_agent(self, index: int, inputs: Array) -> Array:
         """(W, in) -> (W, out) for one agent: what `forward` gives it, byte for byte."""
@@ -56,8 +54,15 @@ class Inference:
         if index not in self._alone:
             self._alone[index] = self.network.bind(self.weights.rows[index : index + 1])
         with torch.inference_mode():
-            x = torch.from_numpy(inputs[None]).to(self.device)
-            return np.asarray(self._tiles(self._alone[index], x)[0].cpu().numpy())
+            return self._array(self._tiles(self._alone[index], self._tensor(inputs[None]))[0])
+
+    def _tensor(self, array: Array) -> Tensor:
+        tensor = torch.from_numpy(array)
+        return tensor if self.device == "cpu" else tensor.to(self.device)
+
+    def _array(self, tensor: Tensor) -> Array:
+        array: Array = (tensor if self.device == "cpu" else tensor.cpu()).numpy()
+        return array
 
     def _tiles(self, bound: list[Tensor], x: Tensor) -> Tensor:
         if self.worlds == self.tile:

@@ -1,5 +1,7 @@
 """IMPROVE: updates on rows. Snapshot in, State out, no other effect."""
 
 from parallel_agents.learning.dqn import DQNLearner
+from parallel_agents.learning.iqn import IQNLearner
+from parallel_agents.learning.ppo import PPOLearner
 
-__all__ = ["DQNLearner"]
+__all__ = ["DQNLearner", "IQNLearner", "PPOLearner"]

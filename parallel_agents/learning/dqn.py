@@ -5,13 +5,15 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from parallel_agents.learning.losses import double_q_targets, huber, q_targets, values_of, weighted_mean
-from parallel_agents.networks import MLP, gradient_rows
+from parallel_agents.learning.pace import LearningRates
+from parallel_agents.networks import gradient_rows
 from parallel_agents.networks.numerics import RowAdam, clip_rows
 from parallel_agents.types import Array, Identity, RoundResult, Snapshot, State
 
@@ -29,7 +31,7 @@ class DQNLearner:
     the count of accepted `updates`, and its own hyper-parameters.
     """
 
-    network: MLP
+    network: Any
     updates: int
     """Updates of a round."""
     batch: int
@@ -68,7 +70,8 @@ class DQNLearner:
         losses, norms = [], []
         for update in range(self.updates):
             with torch.enable_grad():
-                loss = self._loss(leaves, targets, self._batch(snapshot, update))
+                batch = self._batch(snapshot, update) | self._draws(identity, pace.updates)
+                loss = self._loss(leaves, targets, batch)
                 gradient_rows(loss.sum(), self.network.layout, leaves, gradients)
             with torch.no_grad():
                 norm = clip_rows(gradients, pace.clip)
@@ -93,6 +96,10 @@ class DQNLearner:
         columns = {name: column for name, column in snapshot.columns.items() if name != "ready"}
         return {name: torch.from_numpy(column[:, part]).to(self.device) for name, column in columns.items()}
 
+    def _draws(self, identity: Identity, updates: Array) -> dict[str, Tensor]:
+        """Random numbers of one update, from each agent's own addresses; DQN needs none."""
+        return {}
+
     def _loss(self, leaves: list[Tensor], targets: list[Tensor], batch: Mapping[str, Tensor]) -> Tensor:
         """(N,) loss of each agent."""
         forward = self.network.forward
@@ -114,7 +121,7 @@ class Pace:
         own = {name: state[f"hyper.{name}"].cpu().numpy() for name in HYPER}
         self.updates = state["updates"].cpu().numpy().copy()
         self.clip = state["hyper.clip"].float()
-        self._start, self._final, self._span = own["lr"], own["lr_final"], own["lr_updates"]
+        self._rates = LearningRates(state)
         self._interval = own["target_interval"]
         self._tau, self._soft = own["tau"], state["hyper.tau"].float()[:, None]
         self._hard = bool((self._interval > 0).any())
@@ -123,9 +130,7 @@ class Pace:
         self.updates += np.asarray(accepted)
 
     def rates(self) -> list[float]:
-        """Linear from `lr` to `lr_final` over `lr_updates` updates; constant where that is 0."""
-        share = np.where(self._span > 0, np.minimum(self.updates / np.maximum(self._span, 1), 1), 0)
-        return [float(rate) for rate in self._start + (self._final - self._start) * share]
+        return self._rates.at(self.updates)
 
     def share(self, accepted: list[bool]) -> Tensor:
         """(N, 1): how far targets follow, `tau` each update or all the way every `target_interval` updates."""

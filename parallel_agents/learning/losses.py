@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-__all__ = ["double_q_targets", "huber", "q_targets"]
+__all__ = ["double_q_targets", "huber", "q_targets", "quantile_huber", "values_of", "weighted_mean"]
 
 
 def q_targets(returns: Tensor, discounts: Tensor, next_values: Tensor) -> Tensor:
@@ -24,6 +24,12 @@ def huber(errors: Tensor) -> Tensor:
     size = errors.abs()
     inner = size.clamp(max=1.0)
     return inner * (size - 0.5 * inner)
+
+
+def quantile_huber(errors: Tensor, quantiles: Tensor) -> Tensor:
+    """errors (N, B, K, J) of K quantiles against J targets, quantiles (N, B, K) -> (N, B). Dabney et al. 2018."""
+    weights = torch.abs(quantiles[..., None] - (errors < 0).float())
+    return (weights * huber(errors)).mean(-1).sum(-1)
 
 
 def weighted_mean(losses: Tensor, weights: Tensor | None) -> Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
@@ -96,32 +97,27 @@ class Buffer:
             raise ShapeError(
                 f"add() was given the columns {sorted(extras)}, the buffer has {sorted(self.shape.extras)}"
             )
-        observation = np.asarray(obs, self.ring.observations.dtype).reshape(-1)
-        if observation.size != self.ring.observations.shape[3]:
-            raise ShapeError(
-                f"add() was given an observation of {observation.size} numbers, "
-                f"the buffer keeps {self.shape.observation}"
-            )
+        observation = _one("an observation", obs, self.shape.observation, self.shape.observation_dtype)
+        chosen = _one("an action", action, self.shape.action, self.shape.action_dtype)
+        columns = {name: _one(name, value, self.shape.extras[name], "float32") for name, value in extras.items()}
         if not np.isfinite(observation).all() or not np.isfinite(reward):
             raise NonFiniteError("add() was given an observation or reward with NaN or infinity")
-        column = np.zeros((1, 1), np.bool_)
-        turn = Transitions(
-            observations=observation.reshape(1, 1, -1),
-            actions=np.asarray(action, self.ring.actions.dtype).reshape(1, 1, *self.shape.action),
-            rewards=np.full((1, 1), reward, np.float32),
-            terminated=np.full((1, 1), bool(done)),
-            truncated=column,
-            valid=~column,
-            first=np.full((1, 1), self._first),
-            present=np.ones(1, np.bool_),
-            version=0,
-            extras={
-                name: np.asarray(value, np.float32).reshape(1, 1, *self.shape.extras[name])
-                for name, value in extras.items()
-            },
-        )
-        self.add_turn(turn)
-        self._first = bool(done)
+        no = np.zeros((1, 1), np.bool_)
+        with self.locked():
+            turn = Transitions(
+                observations=observation,
+                actions=chosen,
+                rewards=np.full((1, 1), reward, np.float32),
+                terminated=np.full((1, 1), bool(done)),
+                truncated=no,
+                valid=~no,
+                first=np.full((1, 1), self._first),
+                present=np.ones(1, np.bool_),
+                version=0,
+                extras=columns,
+            )
+            self.ring.add(turn)
+            self._first = bool(done)
 
     def add_turn(self, turn: Transitions) -> None:
         """Keep one turn of all worlds; every array has this one agent as its first axis."""
@@ -129,8 +125,12 @@ class Buffer:
             self.ring.add(turn)
 
     def add_empty(self) -> None:
-        """Say that the next observation starts a new episode."""
-        self._first = True
+        """Say that the next observation starts a new episode.
+
+        If the last one was not done, nobody will know what it led to, and it is forgotten with the next `add`.
+        """
+        with self.locked():
+            self._first = True
 
     def clear(self) -> None:
         """Forget everything."""
@@ -194,7 +194,7 @@ class Buffer:
         return kept.reshape(-1, *self.shape.observation)
 
     def get_buffer_snapshot(self) -> MappingProxyType[str, Any]:
-        """A frozen copy of what is kept, oldest first: states, actions, rewards, dones, size, idx."""
+        """A frozen copy of what is kept, oldest first: states, actions, rewards, dones, extra columns, size, idx."""
         with self.locked():
             live = self.ring.live(0)
             idx, kept = self.idx, int(self.ring.pos[0] - self.ring.oldest[0])
@@ -205,10 +205,19 @@ class Buffer:
             "actions": live["actions"][keep].reshape(-1, *self.shape.action),
             "rewards": live["rewards"][keep],
             "dones": (live["terminated"] | live["truncated"])[keep],
+            **{name: live[f"extra.{name}"][keep] for name in self.shape.extras},
         }
         for column in copy.values():
             column.setflags(write=False)
         return MappingProxyType({**copy, "size": int(keep.sum()), "idx": idx})
+
+
+def _one(what: str, value: Any, shape: tuple[int, ...], dtype: str) -> Array:
+    """A single value as a (1, 1, *shape) array."""
+    array = np.asarray(value, dtype)
+    if array.size != math.prod(shape):
+        raise ShapeError(f"add() was given {what} of {array.size} numbers, the buffer keeps {shape}")
+    return array.reshape(1, 1, *shape)
 
 
 class ThreadSafeBuffer(Buffer):

@@ -44,6 +44,41 @@ def _link(n: int, w: int, p: int, opened: Ints, follow: Array, ended: bool) -> N
 
 
 @njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+def _leave(
+    n: int,
+    p: int,
+    first: Bools,
+    terminated: Bools,
+    valid: Bools,
+    follow: Array,
+    starts: Ints,
+    oldest: Ints,
+    head: Ints,
+    opened: Ints,
+) -> None:
+    """An episode starts at row p: the one before may not be led into it.
+
+    What `close` kept at row p is lost. A transition that led nowhere else is forgotten, since nobody knows
+    what came of it.
+    """
+    rows, columns = valid.shape[1], valid.shape[2]
+    if p - 1 < oldest[n] or not first[n].any():
+        return
+    r = (p - 1) % rows
+    for w in range(columns):
+        last = opened[n, w]
+        if first[n, w] and last >= oldest[n] and last + follow[n, last % rows, w] == p:
+            follow[n, last % rows, w] -= 1
+        head[n] -= valid[n, r, w]
+    for w in range(columns):
+        if first[n, w] and follow[n, r, w] == 0 and not terminated[n, r, w]:
+            valid[n, r, w] = False
+        if valid[n, r, w]:
+            starts[n, head[n] % starts.shape[1]] = r * columns + w
+            head[n] += 1
+
+
+@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
 def push(
     observations: Array,
     actions: Array,
@@ -82,6 +117,7 @@ def push(
         p = pos[n]
         r = p % rows
         _evict(n, p - logical + 1, oldest, tail, valid)
+        _leave(n, p, first, terminated, valid, follow, starts, oldest, head, opened)
         for w in range(columns):
             if first[n, w]:
                 opened[n, w] = -1
@@ -119,8 +155,10 @@ def push(
 @njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
 def close(
     observations: Array,
-    truncated: Bools,
+    actions: Array,
+    rewards: Array,
     terminated: Bools,
+    truncated: Bools,
     valid: Bools,
     follow: Array,
     age: Array,
@@ -146,9 +184,14 @@ def close(
             _link(n, w, p, opened, follow, ended)
             for d in range(observations.shape[3]):
                 observations[n, r, w, d] = final[n, w, d]
-            age[n, r, w] = ages[n, w]
+            for a in range(actions.shape[3]):
+                actions[n, r, w, a] = 0
+            rewards[n, r, w] = 0.0
+            terminated[n, r, w] = False
+            truncated[n, r, w] = False
             valid[n, r, w] = False
             follow[n, r, w] = 0
+            age[n, r, w] = ages[n, w]
         if ended:
             pos[n] = p + 1
 
@@ -217,7 +260,8 @@ def gather(
                 if truncated[n, r, w]:
                     break
                 r = p % rows
-                if step + 1 < n_step and (not valid[n, r, w] or follow[n, r, w] == 0):
+                known = valid[n, r, w] and (follow[n, r, w] > 0 or terminated[n, r, w])
+                if step + 1 < n_step and not known:
                     break
             _frames(observations, age, n, p, w, next_states, k)
             returns[n, k] = total

@@ -98,6 +98,10 @@ class Ring:
         alone.extras = {name: column[part] for name, column in self.extras.items()}
         return alone
 
+    def renew(self) -> None:
+        """Start empty with fresh arrays; whoever holds the old ones keeps them as they are."""
+        self.__init__(self.shape, self.agents)  # type: ignore[misc]
+
     def adopt(self, index: int, other: Ring) -> None:
         """Take over what another ring of the same shape keeps of one agent."""
         for name in (*self.ROWS, *self.COUNTERS, "starts"):
@@ -107,11 +111,7 @@ class Ring:
 
     def add(self, turn: Transitions) -> None:
         """Keep one turn of all agents."""
-        rows = self.pos % self.valid.shape[1]
-        every = np.arange(self.agents)
-        self.version[every, rows] = turn.version
-        for name, column in self.extras.items():
-            column[every, rows] = turn.extras[name]
+        self._stamp(turn.present, turn.version, turn.extras)
         block = (self.agents, self.shape.worlds, -1)
         kernels.push(
             *self._columns(),
@@ -133,15 +133,19 @@ class Ring:
             turn.present,
         )
 
-    def close(self, observations: Array, *, ended: bool) -> None:
+    def _stamp(self, present: Array, version: int, extras: Mapping[str, Array] | None = None) -> None:
+        """Write the columns of the coming row that the kernels do not know."""
+        agents = np.flatnonzero(present)
+        rows = self.pos[agents] % self.valid.shape[1]
+        self.version[agents, rows] = version
+        for name, column in self.extras.items():
+            column[agents, rows] = extras[name][agents] if extras and name in extras else 0.0
+
+    def close(self, observations: Array, *, ended: bool, extras: Mapping[str, Array] | None = None) -> None:
         """Keep what the last turn led to; with `ended`, the episodes stop here."""
+        self._stamp(np.ones(self.agents, np.bool_), 0, extras)
         kernels.close(
-            self.observations,
-            self.truncated,
-            self.terminated,
-            self.valid,
-            self.follow,
-            self.age,
+            *self._columns(),
             self.pos,
             self.oldest,
             self.tail,
@@ -153,12 +157,14 @@ class Ring:
         )
 
     def sizes(self) -> NDArray[np.int64]:
-        """(N,) transitions that can be sampled: all kept ones whose next observation is known."""
-        sizes = self.head - self.tail
-        last = (self.pos - 1) % self.valid.shape[1]
-        newest = np.arange(self.agents), last
+        """(N,) transitions that can be sampled: all kept ones, up to the first whose next observation is unknown.
+
+        Those are the newest turn's. It is left out whole, since the sampled serials are a range.
+        """
+        newest = np.arange(self.agents), (self.pos - 1) % self.valid.shape[1]
         loose = self.valid[newest] & (self.follow[newest] == 0) & ~self.terminated[newest]
-        return np.asarray(sizes - loose.sum(axis=1))
+        unknown = np.where(loose.any(axis=1), self.valid[newest].sum(axis=1), 0)
+        return np.asarray(self.head - self.tail - unknown)
 
     def serials(self, uniforms: NDArray[np.float64]) -> NDArray[np.int64]:
         """(N, K) draws in [0, 1) -> serials of transitions, uniform over what each agent keeps."""

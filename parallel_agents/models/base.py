@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
-from parallel_agents.acting import Frames, Inference
-from parallel_agents.errors import RunError, ShapeError, SharingError
+from parallel_agents.acting import Inference
+from parallel_agents.errors import NonFiniteError, RunError, ShapeError, SharingError
 from parallel_agents.memory import Buffer, Ring, RingShape
 from parallel_agents.seeding import Purpose, generator
 from parallel_agents.types import Array, Identity, Snapshot, State, Weights
-
-if TYPE_CHECKING:
-    from parallel_agents.networks import MLP
 
 __all__ = ["Blueprint", "Model"]
 
@@ -30,7 +28,8 @@ class Blueprint(Protocol):
     def observation(self) -> tuple[int, ...]: ...
 
     @property
-    def actions(self) -> int: ...
+    def actions(self) -> int | None:
+        """How many actions there are; None where they are not a plain number."""
 
     @property
     def worlds(self) -> int: ...
@@ -40,7 +39,14 @@ class Blueprint(Protocol):
         """Draws of one choice."""
 
     @property
-    def network(self) -> MLP: ...
+    def on_policy(self) -> bool:
+        """True where a round learns from everything since the last one, and then it is gone."""
+
+    def closing(self, outputs: Array) -> dict[str, Array]:
+        """Columns to keep with the observation after the last turn, from the network's outputs for it."""
+
+    @property
+    def network(self) -> Any: ...
 
     @property
     def ring(self) -> RingShape: ...
@@ -90,11 +96,11 @@ class Model:
         self.busy: str | None = None
         self._identity: Identity | None = None
         self._state: State | None = None
+        self._trained = False
         self._memory: Buffer | None = None
         self._exploration: float | None = None
         self._epoch = 0
         self._calls = 0
-        self._frames: Frames | None = None
 
     # -- identity --------------------------------------------------------------------------------------------
 
@@ -113,13 +119,17 @@ class Model:
                 )
             self.blueprint = replace(self.blueprint, worlds=worlds)  # type: ignore[type-var]
             self._memory = None
+        if self._identity is None:
+            if not self._trained:
+                self._state = None  # looked at before it was placed: its weights are drawn for whom it is now
+            if self._memory is not None:
+                self._memory.seed, self._memory.agent = seed, agent
         self._identity = identity
 
     @property
     def identity(self) -> Identity:
-        if self._identity is None:
-            self._identity = Identity((0,), (0,))
-        return self._identity
+        """Whose draws it uses; until it is placed, those of agent 0 with seed 0."""
+        return self._identity or Identity((0,), (0,))
 
     @property
     def state(self) -> State:
@@ -130,7 +140,7 @@ class Model:
 
     @state.setter
     def state(self, state: State) -> None:
-        self._state = state
+        self._state, self._trained = state, True
 
     @property
     def memory(self) -> Buffer:
@@ -154,29 +164,59 @@ class Model:
         """Fix the exploration, whatever the schedule says."""
         self._exploration = epsilon
 
+    @property
+    def fixed_exploration(self) -> float | None:
+        """What `set_epsilon` has fixed; None where the schedule holds."""
+        return self._exploration
+
+    def restore_exploration(self, fixed: float | None) -> None:
+        """Fix the exploration again as a checkpoint recorded it."""
+        self._exploration = fixed
+
     def take_action(self, state: Any) -> Any:
-        """Choose an action for one observation, exploring as in training."""
-        observation = np.asarray(state, np.float32).reshape(1, 1, -1)
+        """Choose an action for one observation, exploring as in training.
+
+        With several frames: after the observations that the memory knows of this episode, or from a whole window.
+        """
+        window = self._window(state)
         inference = Inference(self.blueprint.network, 1, 1, together=True)
         inference.publish(Weights(0, self.blueprint.learner().policy(self.state)))
         seed, agent = self.identity.seeds[0], self.identity.agents[0]
         draws = generator(seed, Purpose.ACT, agent=agent, world=DIRECT, epoch=self._epoch, turn=self._calls)
         self._calls += 1
         actions, _ = self.blueprint.choose(
-            inference.forward(observation), draws.random((1, 1, self.blueprint.slots)), np.array([self.epsilon]), None
+            inference.forward(window), draws.random((1, 1, self.blueprint.slots)), np.array([self.epsilon]), None
         )
         return actions[0, 0].item() if actions.ndim == 2 else actions[0, 0]
 
+    def _window(self, state: Any) -> Array:
+        """(1, 1, F·D): what the network reads."""
+        shape = self.blueprint.ring
+        seen = np.asarray(state, np.float32).reshape(-1)
+        one = math.prod(shape.observation)
+        if seen.size == one and shape.frames > 1:
+            seen = np.concatenate([self.memory.current_state().reshape(-1), seen])
+        if seen.size != one * shape.frames:
+            raise ShapeError(
+                f"take_action() was given {seen.size} numbers, an observation has {one} (shape {shape.observation})"
+            )
+        if not np.isfinite(seen).all():
+            raise NonFiniteError("take_action() was given an observation with NaN or infinity")
+        return seen.reshape(1, 1, -1)
+
     def train_step(self) -> float:
-        """One update of this agent alone, by the same kernel as in a run; its loss."""
+        """One update of this agent alone, by the same kernel as in a run; its loss, 0 while it keeps too little."""
         if self.busy is not None:
             raise RunError(
                 f"train_step() was called while {self.busy}: the scheduled rounds train this agent. "
                 "Leave the training to run_experiment, or call train_step() outside of it"
             )
-        ring = self.memory.ring
         world = DIRECT + int(self.state["updates"][0])
-        snapshot = self.blueprint.snapshot(ring, self.identity, [self.hyper], 0, updates=1, world=world)
+        with self.memory.locked():
+            ring = self.memory.ring
+            snapshot = self.blueprint.snapshot(ring, self.identity, [self.hyper], 0, updates=1, world=world)
+        if not snapshot["ready"].all():
+            return 0.0
         self.state, result = self.blueprint.learner(updates=1).learn(self.state, snapshot, self.identity)
         return float(result.metrics["loss"][0])
 
@@ -187,6 +227,11 @@ class Model:
 
     def end_epoch_action(self, epoch: int = 0, **_: Any) -> None:
         """Called after each epoch."""
+
+    def remember_little(self) -> None:
+        """Keep the smallest possible buffer: for acting without learning."""
+        self.blueprint = replace(self.blueprint, capacity=self.blueprint.worlds)  # type: ignore[type-var]
+        self._memory = None
 
     def reset(self) -> None:
         """Forget what was kept; the network stays."""

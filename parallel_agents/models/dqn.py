@@ -20,17 +20,15 @@ from parallel_agents.networks import MLP
 from parallel_agents.seeding import Purpose, generator
 from parallel_agents.types import Array, Identity, Snapshot
 
-__all__ = ["DQN", "DQNBlueprint", "DQNOptions"]
+__all__ = ["DQN", "DQNBlueprint", "DQNOptions", "ReplayBlueprint", "ReplayOptions", "replay", "replay_hyper"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class DQNOptions:
-    """The `model` section for `algorithm = "dqn"`."""
+class ReplayOptions:
+    """What all learners from a replay buffer have in common in the `model` section."""
 
-    hidden: tuple[int, ...] = (64, 64)
-    """Widths of the hidden layers."""
-    dueling: bool = False
     double: bool = True
+    """Let the online network choose the action whose value the target network gives."""
     lr: float = 1e-3
     lr_final: float | None = None
     """Learning rate after `lr_updates` updates; None: constant."""
@@ -58,27 +56,39 @@ class DQNOptions:
         for name in ("n_step", "n_frames", "batch_size", "updates_per_round", "buffer_size"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"model.{name} is {getattr(self, name)}: give a whole number of at least 1")
+        for name in ("lr_updates", "learning_starts", "target_interval", "epsilon_epochs"):
+            if getattr(self, name) < 0:
+                raise ConfigError(f"model.{name} is {getattr(self, name)}: give a whole number of at least 0")
         for name in ("gamma", "tau", "epsilon", "epsilon_final"):
             if not 0.0 <= getattr(self, name) <= 1.0:
                 raise ConfigError(f"model.{name} is {getattr(self, name)}: give a number from 0 to 1")
         for name in ("lr", "clip"):
             if not 0.0 < getattr(self, name) < math.inf:
                 raise ConfigError(f"model.{name} is {getattr(self, name)}: give a number above 0")
+        if self.lr_final is not None and not 0.0 <= self.lr_final < math.inf:
+            raise ConfigError(f"model.lr_final is {self.lr_final}: give a number from 0")
         if self.lr_final is not None and self.lr_updates < 1:
             raise ConfigError(
                 "model.lr_final is given without model.lr_updates: say over how many updates it is reached"
             )
 
 
-@dataclass(frozen=True)
-class DQNBlueprint:
-    """DQN at a shape; see `Blueprint`."""
+@dataclass(frozen=True, kw_only=True)
+class DQNOptions(ReplayOptions):
+    """The `model` section for `algorithm = "dqn"`."""
+
+    hidden: tuple[int, ...] = (64, 64)
+    """Widths of the hidden layers."""
+    dueling: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReplayBlueprint:
+    """A learner from a replay buffer at a shape; see `Blueprint`."""
 
     observation: tuple[int, ...]
     actions: int
     worlds: int
-    hidden: tuple[int, ...]
-    dueling: bool
     double: bool
     n_step: int
     n_frames: int
@@ -87,22 +97,23 @@ class DQNBlueprint:
     learning_starts: int
     capacity: int
     slots: int = EPSILON_SLOTS
+    on_policy: bool = False
 
-    @cached_property
-    def network(self) -> MLP:
-        return MLP(math.prod(self.observation) * self.n_frames, self.hidden, self.actions, self.dueling)
+    @property
+    def inputs(self) -> int:
+        return math.prod(self.observation) * self.n_frames
 
     @property
     def ring(self) -> RingShape:
         return RingShape(self.capacity, self.observation, self.worlds, self.n_frames)
 
-    def learner(self, *, device: str = "cpu", updates: int | None = None) -> DQNLearner:
-        return DQNLearner(self.network, updates or self.updates, self.batch, self.double, device)
-
     def choose(
         self, outputs: Array, draws: Array, exploration: Array, masks: Array | None
     ) -> tuple[Array, dict[str, Array]]:
         return epsilon_greedy(outputs, draws, exploration, masks), {}
+
+    def closing(self, outputs: Array) -> dict[str, Array]:
+        return {}
 
     def explore(self, hyper: Mapping[str, float], epoch: int) -> float:
         share = min(1.0, max(0, epoch - 1) / max(1.0, hyper["epsilon_epochs"]))
@@ -129,7 +140,7 @@ class DQNBlueprint:
     def rehearsal(self, agents: int, *, updates: int) -> Snapshot:
         draws = generator(0, Purpose.SAMPLE, world=1)
         block = (agents, updates * self.batch)
-        size = math.prod(self.observation) * self.n_frames
+        size = self.inputs
         columns: dict[str, Array] = {
             "states": draws.standard_normal((*block, size), np.float32),
             "next_states": draws.standard_normal((*block, size), np.float32),
@@ -141,7 +152,22 @@ class DQNBlueprint:
         return Snapshot(0, columns)
 
     def rehearsal_hyper(self) -> dict[str, float]:
-        return _hyper(DQNOptions())
+        return replay_hyper(ReplayOptions(clip=1e-3))  # so small that clipping takes part
+
+
+@dataclass(frozen=True, kw_only=True)
+class DQNBlueprint(ReplayBlueprint):
+    """DQN at a shape."""
+
+    hidden: tuple[int, ...]
+    dueling: bool
+
+    @cached_property
+    def network(self) -> MLP:
+        return MLP(self.inputs, self.hidden, self.actions, self.dueling)
+
+    def learner(self, *, device: str = "cpu", updates: int | None = None) -> DQNLearner:
+        return DQNLearner(self.network, updates or self.updates, self.batch, self.double, device)
 
 
 class DQN(Model):
@@ -156,26 +182,29 @@ class DQN(Model):
 
     def __init__(self, obs_shape: int | tuple[int, ...], n_actions: int, *, worlds: int = 1, **options: Any) -> None:
         chosen = build_section(DQNOptions, options, "model")
-        if n_actions < 1:
-            raise ConfigError(f"n_actions is {n_actions}: an agent needs at least one action")
-        blueprint = DQNBlueprint(
-            observation=(obs_shape,) if isinstance(obs_shape, int) else tuple(obs_shape),
-            actions=n_actions,
-            worlds=worlds,
-            hidden=chosen.hidden,
-            dueling=chosen.dueling,
-            double=chosen.double,
-            n_step=chosen.n_step,
-            n_frames=chosen.n_frames,
-            batch=chosen.batch_size,
-            updates=chosen.updates_per_round,
-            learning_starts=chosen.learning_starts,
-            capacity=chosen.buffer_size,
-        )
-        super().__init__(blueprint, _hyper(chosen))
+        shape: dict[str, Any] = {"hidden": chosen.hidden, "dueling": chosen.dueling}
+        super().__init__(DQNBlueprint(**replay(chosen, obs_shape, n_actions, worlds), **shape), replay_hyper(chosen))
 
 
-def _hyper(options: DQNOptions) -> dict[str, float]:
+def replay(options: Any, obs_shape: int | tuple[int, ...], n_actions: int, worlds: int) -> dict[str, Any]:
+    """The part of a blueprint that all learners from a replay buffer have in common."""
+    if n_actions < 1:
+        raise ConfigError(f"n_actions is {n_actions}: an agent needs at least one action")
+    return {
+        "observation": (obs_shape,) if isinstance(obs_shape, int) else tuple(obs_shape),
+        "actions": n_actions,
+        "worlds": worlds,
+        "double": options.double,
+        "n_step": options.n_step,
+        "n_frames": options.n_frames,
+        "batch": options.batch_size,
+        "updates": options.updates_per_round,
+        "learning_starts": options.learning_starts,
+        "capacity": options.buffer_size,
+    }
+
+
+def replay_hyper(options: ReplayOptions) -> dict[str, float]:
     """The values that may differ between the rows of a stack."""
     names = (
         "lr",

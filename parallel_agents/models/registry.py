@@ -7,15 +7,22 @@ from typing import Any
 
 from parallel_agents.errors import ConfigError
 from parallel_agents.models.dqn import DQN
+from parallel_agents.models.iqn import IQN
+from parallel_agents.models.ppo import PPO
 from parallel_agents.models.simple import RandomModel
 
 __all__ = ["ALGORITHMS", "model_from_config"]
 
-ALGORITHMS: dict[str, Any] = {"dqn": DQN, "random": RandomModel}
+ALGORITHMS: dict[str, Any] = {"dqn": DQN, "iqn": IQN, "ppo": PPO, "random": RandomModel}
+ON_POLICY = {"ppo"}
 
 
-def model_from_config(section: Mapping[str, Any], obs_shape: int | tuple[int, ...], n_actions: int) -> Any:
+def model_from_config(
+    section: Mapping[str, Any], obs_shape: int | tuple[int, ...], actions: Any, *, rollout: int = 128, epochs: int = 1
+) -> Any:
     """A fresh model as a `model` section describes it; `algorithm` defaults to DQN.
+
+    rollout, epochs: turns and epochs between two rounds, for learners that learn from all of them.
 
     >>> type(model_from_config({"algorithm": "dqn", "hidden": (8,)}, (4,), 2)).__name__
     'DQN'
@@ -24,4 +31,8 @@ def model_from_config(section: Mapping[str, Any], obs_shape: int | tuple[int, ..
     name = options.pop("algorithm", "dqn")
     if name not in ALGORITHMS:
         raise ConfigError(f"model.algorithm is {name!r}: allowed is {', '.join(sorted(ALGORITHMS))}")
-    return ALGORITHMS[name](obs_shape, n_actions, **options)
+    if name in ON_POLICY:
+        return ALGORITHMS[name](obs_shape, actions, rollout=rollout, epochs=epochs, **options)
+    if not isinstance(actions, int):
+        raise ConfigError(f"model.algorithm {name!r} needs a number of actions, found {actions!r}: use 'ppo' instead")
+    return ALGORITHMS[name](obs_shape, actions, **options)

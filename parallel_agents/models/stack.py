@@ -15,6 +15,8 @@ from parallel_agents.acting import Draws, Frames, Inference
 from parallel_agents.memory import Buffer, Ring, ThreadSafeBuffer
 from parallel_agents.models.base import Blueprint, Model
 from parallel_agents.networks import Invariance, probe
+from parallel_agents.networks.numerics import tile_rows
+from parallel_agents.seeding import Purpose, generator
 from parallel_agents.types import Array, Identity, Snapshot, State, Transitions, Weights
 
 __all__ = ["Stack", "group"]
@@ -33,6 +35,7 @@ class Stack:
 
     def __init__(self, models: Sequence[Model], *, together: bool, locked: bool = False, device: str = "cpu") -> None:
         self.models = list(models)
+        self.device = device
         self.blueprint: Blueprint = self.models[0].blueprint
         shape = self.blueprint.ring
         self.identity = Identity(
@@ -46,8 +49,11 @@ class Stack:
             model.memory.move_to(self.ring, row)
         self.learner = self.blueprint.learner(device=device)
         self.state = State.join([model.state for model in self.models])
-        self.invariance: Invariance = _rehearse(self.blueprint,  # type: ignore[arg-type]
-            len(self.models), device)
+        self.invariance: Invariance = _rehearse(
+            self.blueprint,  # type: ignore[arg-type]
+            len(self.models),
+            device,
+        )
         if not self.invariance.holds:
             warnings.warn(
                 f"{len(self.models)} agents of {self.blueprint} are computed one at a time: {self.invariance.detail}",
@@ -106,15 +112,24 @@ class Stack:
 
     def close(self, observations: Array, *, ended: bool) -> None:
         """Keep what the last turn led to."""
+        extras = self.blueprint.closing(self.inference.forward(observations)) if self.blueprint.on_policy else None
         with self._locks():
-            self.ring.close(observations, ended=ended)
+            self.ring.close(observations, ended=ended, extras=extras)
 
     def snapshot(self, round_: int) -> Snapshot:
-        """What a round will read, copied."""
+        """What a round will read: copied, or for on-policy learners handed over, with a fresh ring in its place."""
         with self._locks():
-            hyper = [model.hyper for model in self.models]
-            updates = self.learner.updates
-            taken = self.blueprint.snapshot(self.ring, self.identity, hyper, round_, updates)
+            taken = self.example(round_)
+            if self.blueprint.on_policy:
+                self.ring.renew()
+                for row, model in enumerate(self.models):
+                    model.memory.ring = self.ring.agent(row)
+        return taken
+
+    def example(self, round_: int = 0) -> Snapshot:
+        """What a round would read now; nothing is handed over."""
+        hyper = [model.hyper for model in self.models]
+        taken = self.blueprint.snapshot(self.ring, self.identity, hyper, round_, self.learner.updates)
         ready = taken["ready"] & ~np.array([model.frozen for model in self.models])
         return Snapshot(round_, {**taken.columns, "ready": ready})
 
@@ -142,9 +157,8 @@ def _rehearse(blueprint: Any, agents: int, device: str) -> Invariance:
     identity = Identity((0,) * agents, tuple(range(agents)))
     state = learner.init(identity, [blueprint.rehearsal_hyper()] * agents)
     snapshot = blueprint.rehearsal(agents, updates=2)
-    inputs = torch.from_numpy(snapshot["states"])
-    rows = Inference(blueprint.network, agents, blueprint.worlds, together=True).tile
-    inputs = inputs[:, :rows] if inputs.shape[1] >= rows else inputs[:, :1].expand(-1, rows, -1).contiguous()
+    shape = (agents, tile_rows(blueprint.worlds), blueprint.network.inputs)
+    inputs = torch.from_numpy(generator(0, Purpose.SAMPLE, world=2).standard_normal(shape, np.float32))
 
     def compute(part: slice) -> list[torch.Tensor]:
         trained, _ = learner.learn(state.rows(part), snapshot.rows(part), identity.rows(part))

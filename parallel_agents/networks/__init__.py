@@ -1,7 +1,22 @@
 """Networks whose parameters are rows: layouts, layers, the numeric rules and the probe that checks them."""
 
+from parallel_agents.networks.actor_critic import ActorCritic
+from parallel_agents.networks.distributions import Discrete, Distribution, MultiDiscrete, SquashedGaussian
 from parallel_agents.networks.mlp import MLP
 from parallel_agents.networks.probe import Invariance, probe
+from parallel_agents.networks.quantile import QuantileNetwork
 from parallel_agents.networks.rows import Layout, gradient_rows
 
-__all__ = ["MLP", "Invariance", "Layout", "gradient_rows", "probe"]
+__all__ = [
+    "MLP",
+    "ActorCritic",
+    "Discrete",
+    "Distribution",
+    "Invariance",
+    "Layout",
+    "MultiDiscrete",
+    "QuantileNetwork",
+    "SquashedGaussian",
+    "gradient_rows",
+    "probe",
+]

@@ -6,6 +6,7 @@ import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Literal
 
 import numpy as np
 import torch
@@ -22,7 +23,7 @@ __all__ = ["MLP"]
 
 @dataclass(frozen=True)
 class MLP:
-    """(N, R, inputs) -> (N, R, outputs): relu layers, then a linear head.
+    """(N, R, inputs) -> (N, R, outputs): hidden layers, then a linear head.
 
     dueling: the head is value + advantage - mean advantage (Wang et al. 2016).
 
@@ -36,6 +37,11 @@ class MLP:
     hidden: tuple[int, ...]
     outputs: int
     dueling: bool = False
+    activation: Literal["relu", "tanh"] = "relu"
+    orthogonal: bool = False
+    """Start from orthogonal layers (Saxe et al. 2014) instead of uniform ones."""
+    head_gain: float = 1.0
+    """Size of an orthogonal head."""
     layout: Layout = field(init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -58,15 +64,20 @@ class MLP:
         head = self.outputs + 1 if self.dueling else self.outputs
         return [*itertools.pairwise(sizes), (sizes[-1], head)]
 
-    def init(self, identity: Identity) -> Tensor:
-        """(N, size): uniform in ±1/√fan_in, from each agent's own draws; padding stays zero."""
+    def init(self, identity: Identity, part: int = 0) -> Tensor:
+        """(N, size) from each agent's own draws; padding stays zero. `part` tells networks of one agent apart."""
         rows = torch.zeros(len(identity), self.size)
         for row, seed, agent in zip(rows, identity.seeds, identity.agents, strict=True):
-            draws = generator(seed, Purpose.INIT, agent=agent)
-            for (fan_in, fan_out), weight, bias in self._pairs(self.layout.views(row[None])):
-                bound = 1.0 / math.sqrt(fan_in)
-                weight[0, :fan_out, :fan_in] = _uniform(draws, (fan_out, fan_in), bound)
-                bias[0, 0, :fan_out] = _uniform(draws, (fan_out,), bound)
+            draws = generator(seed, Purpose.INIT, agent=agent, world=part)
+            pairs = self._pairs(self.layout.views(row[None]))
+            for index, ((fan_in, fan_out), weight, bias) in enumerate(pairs):
+                if self.orthogonal:
+                    gain = self.head_gain if index == len(pairs) - 1 else math.sqrt(2.0)
+                    weight[0, :fan_out, :fan_in] = _orthogonal(draws, fan_out, fan_in, gain)
+                else:
+                    bound = 1.0 / math.sqrt(fan_in)
+                    weight[0, :fan_out, :fan_in] = _uniform(draws, (fan_out, fan_in), bound)
+                    bias[0, 0, :fan_out] = _uniform(draws, (fan_out,), bound)
         return rows
 
     def _pairs(self, views: Sequence[Tensor]) -> list[tuple[tuple[int, int], Tensor, Tensor]]:
@@ -89,11 +100,19 @@ class MLP:
         for index in range(0, len(parameters), 2):
             x = linear(x, parameters[index], parameters[index + 1])
             if index < last:
-                x = torch.relu(x)
+                # in place: the product is not needed again, not even for the gradient
+                x = x.relu_() if self.activation == "relu" else x.tanh_()
         if self.dueling:
             value, advantage = x[..., :1], x[..., 1 : 1 + self.outputs]
             return value + advantage - advantage.mean(-1, keepdim=True)
         return x if x.shape[-1] == self.outputs else x[..., : self.outputs]
+
+
+def _orthogonal(draws: np.random.Generator, rows: int, columns: int, gain: float) -> Tensor:
+    """(rows, columns) with orthonormal rows or columns, whichever are fewer, times `gain`."""
+    q, r = np.linalg.qr(draws.standard_normal((max(rows, columns), min(rows, columns))))
+    q *= np.sign(np.diag(r))
+    return torch.from_numpy((gain * (q if rows >= columns else q.T)).astype(np.float32))
 
 
 def _uniform(draws: np.random.Generator, shape: tuple[int, ...], bound: float) -> Tensor:

@@ -1,0 +1,55 @@
+"""Implicit quantile learning of N independent agents in one stacked update (Dabney et al. 2018)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from parallel_agents.learning.dqn import DQNLearner
+from parallel_agents.learning.losses import quantile_huber, weighted_mean
+from parallel_agents.seeding import Purpose, generator
+from parallel_agents.types import Array, Identity
+
+__all__ = ["IQNLearner"]
+
+
+@dataclass(frozen=True)
+class IQNLearner(DQNLearner):
+    """As `DQNLearner`, with values at quantiles and noisy layers; `network` is a `QuantileNetwork`."""
+
+    quantiles: int = 12
+
+    def _draws(self, identity: Identity, updates: Array) -> dict[str, Tensor]:
+        """Quantiles and noise of one update, from each agent's own addresses and count of updates."""
+        agents = len(identity)
+        quantiles = np.empty((agents, 2, self.batch, self.quantiles), np.float32)
+        noise = np.empty((agents, 2, self.network.noise_size), np.float32)
+        for row, (seed, agent) in enumerate(zip(identity.seeds, identity.agents, strict=True)):
+            at = {"agent": agent, "epoch": int(updates[row])}
+            generator(seed, Purpose.QUANTILE, **at).random(out=quantiles[row], dtype=np.float32)
+            generator(seed, Purpose.NOISE, **at).standard_normal(out=noise[row], dtype=np.float32)
+        draws = {
+            "quantiles": quantiles[:, 0],
+            "next_quantiles": quantiles[:, 1],
+            "noise": noise[:, 0],
+            "next_noise": noise[:, 1],
+        }
+        return {name: torch.from_numpy(column).to(self.device) for name, column in draws.items()}
+
+    def _loss(self, leaves: list[Tensor], targets: list[Tensor], batch: Mapping[str, Tensor]) -> Tensor:
+        """(N,) loss of each agent."""
+        values = self.network.quantiles(leaves, batch["states"], batch["quantiles"], batch["noise"])
+        with torch.no_grad():
+            ahead = (batch["next_states"], batch["next_quantiles"], batch["next_noise"])
+            next_values = self.network.quantiles(targets, *ahead)
+            chooser = self.network.quantiles(leaves, *ahead) if self.double else next_values
+            best = chooser.mean(2).argmax(-1)[:, :, None, None].expand(-1, -1, self.quantiles, 1)
+            kept = next_values.gather(-1, best).squeeze(-1)
+            goals = batch["returns"][..., None] + batch["discounts"][..., None] * kept
+        taken = batch["actions"][:, :, None, None].expand(-1, -1, self.quantiles, 1)
+        errors = goals[:, :, None, :] - values.gather(-1, taken)
+        return weighted_mean(quantile_huber(errors, batch["quantiles"]), batch.get("weights"))

@@ -1,0 +1,255 @@
+"""PPO as a model: options, blueprint, and the class users hold."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from parallel_agents.acting import discrete, gaussian, greedy, squash
+from parallel_agents.config import build_section
+from parallel_agents.errors import ConfigError, RunError
+from parallel_agents.learning import PPOLearner
+from parallel_agents.memory import Ring, RingShape
+from parallel_agents.models.base import Model
+from parallel_agents.networks import ActorCritic, Discrete, Distribution, MultiDiscrete, SquashedGaussian
+from parallel_agents.seeding import Purpose, generator
+from parallel_agents.types import Array, Identity, Snapshot
+
+__all__ = ["PPO", "PPOBlueprint", "PPOOptions"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PPOOptions:
+    """The `model` section for `algorithm = "ppo"`."""
+
+    hidden: tuple[int, ...] = (64, 64)
+    """Widths of the hidden layers, of the policy and of the value alike."""
+    lr: float = 3e-4
+    lr_final: float | None = None
+    """Learning rate after `lr_updates` updates; None: constant."""
+    lr_updates: int = 0
+    gamma: float = 0.99
+    gae_lambda: float = 0.95
+    passes: int = 4
+    """Passes over the data of a round."""
+    minibatches: int = 4
+    """Updates of one pass."""
+    ratio_clip: float = 0.2
+    value_clip: float = 0.0
+    """How far a value may move in a round; 0: as far as it will."""
+    value_weight: float = 0.5
+    entropy: float = 0.0
+    """Weight of the entropy bonus."""
+    target_kl: float = 0.0
+    """Stop an agent's round once it has moved so far from its start; 0: never."""
+    clip: float = 0.5
+    """Largest norm of an agent's gradient."""
+
+    def __post_init__(self) -> None:
+        for name in ("passes", "minibatches"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"model.{name} is {getattr(self, name)}: give a whole number of at least 1")
+        for name in ("gamma", "gae_lambda"):
+            if not 0.0 <= getattr(self, name) <= 1.0:
+                raise ConfigError(f"model.{name} is {getattr(self, name)}: give a number from 0 to 1")
+        for name in ("lr", "clip", "ratio_clip"):
+            if not 0.0 < getattr(self, name) < math.inf:
+                raise ConfigError(f"model.{name} is {getattr(self, name)}: give a number above 0")
+        for name in ("value_clip", "value_weight", "entropy", "target_kl"):
+            if not 0.0 <= getattr(self, name) < math.inf:
+                raise ConfigError(f"model.{name} is {getattr(self, name)}: give a number of at least 0")
+        if self.lr_final is not None and self.lr_updates < 1:
+            raise ConfigError("model.lr_final is given without model.lr_updates: say over how many updates")
+
+
+@dataclass(frozen=True)
+class PPOBlueprint:
+    """PPO at a shape; see `Blueprint`."""
+
+    observation: tuple[int, ...]
+    distribution: Distribution
+    worlds: int
+    hidden: tuple[int, ...]
+    passes: int
+    minibatches: int
+    rollout: int
+    """Turns between two rounds, at most."""
+    epochs: int
+    """Epochs between two rounds: each leaves one row more, for what its last turn led to."""
+    capacity: int = 0
+    """Set for acting without learning; 0: what a round needs."""
+    on_policy: bool = True
+
+    @cached_property
+    def network(self) -> ActorCritic:
+        return ActorCritic(math.prod(self.observation), self.hidden, self.distribution)
+
+    @property
+    def actions(self) -> int | None:
+        return self.distribution.n if isinstance(self.distribution, Discrete) else None
+
+    @property
+    def slots(self) -> int:
+        return len(self._sizes) or self.distribution.outputs
+
+    @property
+    def _sizes(self) -> tuple[int, ...]:
+        """Sizes of the discrete choices; empty for continuous actions."""
+        match self.distribution:
+            case Discrete(n):
+                return (n,)
+            case MultiDiscrete(sizes):
+                return sizes
+            case _:
+                return ()
+
+    @property
+    def ring(self) -> RingShape:
+        extras: dict[str, tuple[int, ...]] = {"log_prob": (), "value": ()}
+        if isinstance(self.distribution, SquashedGaussian):
+            extras["raw"] = self.distribution.shape
+        turns = self.capacity or (self.rollout + self.epochs) * self.worlds
+        return RingShape(
+            turns, self.observation, self.worlds, 1, self.distribution.shape, self.distribution.dtype, extras=extras
+        )
+
+    def learner(self, *, device: str = "cpu", updates: int | None = None) -> PPOLearner:
+        batch = -(-self.rollout * self.worlds // self.minibatches)
+        return PPOLearner(self.network, self.passes, self.minibatches, batch, device)
+
+    def choose(
+        self, outputs: Array, draws: Array, exploration: Array, masks: Array | None
+    ) -> tuple[Array, dict[str, Array]]:
+        policy, value = np.ascontiguousarray(outputs[..., :-1]), outputs[..., -1]
+        if isinstance(self.distribution, SquashedGaussian):
+            raw, log_prob = gaussian(policy, draws)
+            mean = policy[..., : raw.shape[-1]]
+            raw = np.where((exploration > 0)[:, None, None], raw, mean)
+            actions = squash(raw, self.distribution.low, self.distribution.high)
+            return actions, {"log_prob": log_prob, "value": value, "raw": raw}
+        actions, log_prob = discrete(policy, draws, self._sizes, masks)
+        if not exploration.all():
+            best = greedy(policy, self._sizes, masks)
+            actions = np.where((exploration > 0)[:, None, None], actions, best)
+        actions = actions[..., 0] if isinstance(self.distribution, Discrete) else actions
+        return actions, {"log_prob": log_prob, "value": value}
+
+    def closing(self, outputs: Array) -> dict[str, Array]:
+        return {"value": outputs[..., -1]}
+
+    def explore(self, hyper: Mapping[str, float], epoch: int) -> float:
+        return 1.0
+
+    def snapshot(
+        self,
+        ring: Ring,
+        identity: Identity,
+        hyper: Sequence[Mapping[str, float]],
+        round_: int,
+        updates: int,
+        world: int = 0,
+    ) -> Snapshot:
+        """The whole trajectories since the last round, in order."""
+        raw = isinstance(self.distribution, SquashedGaussian)
+        agents, rows, worlds = ring.valid.shape
+        actions = ring.extras["raw"] if raw else ring.actions.reshape(agents, rows, worlds, *self.distribution.shape)
+        columns: dict[str, Array] = {
+            "observations": ring.observations,
+            "actions": actions,
+            "rewards": ring.rewards,
+            "terminated": ring.terminated,
+            "truncated": ring.truncated,
+            "valid": ring.valid,
+            "follow": ring.follow,
+            "log_prob": ring.extras["log_prob"],
+            "value": ring.extras["value"],
+            "ready": np.ones(agents, np.bool_),
+        }
+        return Snapshot(round_, columns)
+
+    def rehearsal(self, agents: int, *, updates: int) -> Snapshot:
+        draws = generator(0, Purpose.SAMPLE, world=1)
+        block = (agents, self.rollout, self.worlds)
+        kinds = self._sizes or (2,)
+        actions: Array = draws.integers(0, min(kinds), (*block, *self.distribution.shape))
+        if isinstance(self.distribution, SquashedGaussian):
+            actions = draws.standard_normal((*block, *self.distribution.shape), np.float32)
+        columns: dict[str, Array] = {
+            "observations": draws.standard_normal((*block, math.prod(self.observation)), np.float32),
+            "actions": actions,
+            "rewards": draws.standard_normal(block, np.float32),
+            "terminated": draws.random(block) < 0.05,
+            "truncated": np.zeros(block, np.bool_),
+            "valid": np.ones(block, np.bool_),
+            "follow": np.ones(block, np.int32),
+            "log_prob": -draws.random(block, np.float32),
+            "value": draws.standard_normal(block, np.float32),
+            "ready": np.ones(agents, np.bool_),
+        }
+        columns["valid"][:, -1] = False
+        return Snapshot(0, columns)
+
+    def rehearsal_hyper(self) -> dict[str, float]:
+        return _hyper(PPOOptions())
+
+
+class PPO(Model):
+    """A learner of a policy and a value.
+
+    actions: a number of actions, a tuple of numbers for several choices at once, or a `Distribution`.
+    rollout, epochs: turns and epochs between two rounds; an environment's `make_model` fills them in.
+
+    >>> model = PPO(obs_shape=(3,), actions=2, hidden=(8,))
+    >>> model.take_action([0.0, 0.0, 1.0]) in (0, 1)
+    True
+    """
+
+    def __init__(
+        self,
+        obs_shape: int | tuple[int, ...],
+        actions: int | tuple[int, ...] | Distribution,
+        *,
+        worlds: int = 1,
+        rollout: int = 128,
+        epochs: int = 1,
+        **options: Any,
+    ) -> None:
+        chosen = build_section(PPOOptions, options, "model")
+        if isinstance(actions, int):
+            actions = Discrete(actions)
+        elif isinstance(actions, tuple):
+            actions = MultiDiscrete(actions)
+        blueprint = PPOBlueprint(
+            observation=(obs_shape,) if isinstance(obs_shape, int) else tuple(obs_shape),
+            distribution=actions,
+            worlds=worlds,
+            hidden=chosen.hidden,
+            passes=chosen.passes,
+            minibatches=chosen.minibatches,
+            rollout=rollout,
+            epochs=epochs,
+        )
+        super().__init__(blueprint, _hyper(chosen))
+
+    def train_step(self) -> float:
+        """Learn from everything in memory, by the same kernel as in a run, and forget it; the loss."""
+        if self.busy is not None:
+            raise RunError(f"train_step() was called while {self.busy}: the scheduled rounds train this agent")
+        round_ = int(self.state["updates"][0])
+        snapshot = self.blueprint.snapshot(self.memory.ring, self.identity, [self.hyper], round_, 0)
+        self.state, result = self.blueprint.learner().learn(self.state, snapshot, self.identity)
+        self.memory.clear()
+        return float(result.metrics["loss"][0])
+
+
+def _hyper(options: PPOOptions) -> dict[str, float]:
+    """The values that may differ between the rows of a stack."""
+    names = ("lr", "lr_updates", "clip", "ratio_clip", "value_clip", "value_weight", "entropy", "gamma", "target_kl")
+    own = {name: float(getattr(options, name)) for name in names}
+    final = options.lr if options.lr_final is None else options.lr_final
+    return {**own, "lr_final": final, "lambda": options.gae_lambda}

@@ -1,0 +1,141 @@
+"""The network of implicit quantile learning (Dabney et al. 2018), with noisy layers and a dueling head."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from parallel_agents.errors import ConfigError
+from parallel_agents.networks.numerics import linear, width
+from parallel_agents.networks.rows import Layout
+from parallel_agents.seeding import Purpose, generator
+from parallel_agents.types import Identity
+
+__all__ = ["QuantileNetwork"]
+
+COSINES = 64
+
+
+@dataclass(frozen=True)
+class QuantileNetwork:
+    """Values of actions at quantiles: what is seen, times an embedding of the quantile, then noisy layers.
+
+    `forward` is what acting uses: the mean over fixed quantiles, with the noise left out. `quantiles` is what
+    learning uses. Both read the same rows and neither changes anything, so there is no mode to flip.
+
+    Noisy layers (Fortunato et al. 2018): weight = mean + deviation · noise, the noise factorised.
+    """
+
+    inputs: int
+    layer: int
+    outputs: int
+    acting_quantiles: int = 32
+    sigma: float = 0.5
+    layout: Layout = field(init=False, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        if min(self.inputs, self.layer, self.outputs, self.acting_quantiles) < 1:
+            raise ConfigError(
+                f"a quantile network of widths {self.inputs}, {self.layer}, {self.outputs}: each at least 1"
+            )
+        shapes: dict[str, tuple[int, ...]] = {}
+        for name, fan_in, fan_out in self._plain():
+            shapes |= {f"{name}.weight": (width(fan_out), width(fan_in)), f"{name}.bias": (1, width(fan_out))}
+        for name, fan_in, fan_out in self._noisy():
+            for part in ("mean", "deviation"):
+                shapes[f"{name}.weight.{part}"] = (width(fan_out), width(fan_in))
+                shapes[f"{name}.bias.{part}"] = (1, width(fan_out))
+        object.__setattr__(self, "layout", Layout.of(shapes))
+
+    def _plain(self) -> list[tuple[str, int, int]]:
+        return [("seen", self.inputs, self.layer), ("cosines", COSINES, self.layer)]
+
+    def _noisy(self) -> list[tuple[str, int, int]]:
+        return [("joined", self.layer, self.layer), ("head", self.layer, self.outputs + 1)]
+
+    @property
+    def size(self) -> int:
+        return self.layout.length
+
+    @property
+    def noise_size(self) -> int:
+        """Numbers of noise that one agent needs for one update of one network."""
+        return sum(width(fan_in) + width(fan_out) for _, fan_in, fan_out in self._noisy())
+
+    def init(self, identity: Identity) -> Tensor:
+        """(N, size): means uniform in ±1/√fan_in, deviations σ/√fan_in, from each agent's own draws."""
+        rows = torch.zeros(len(identity), self.size)
+        for row, seed, agent in zip(rows, identity.seeds, identity.agents, strict=True):
+            draws = generator(seed, Purpose.INIT, agent=agent)
+            views = dict(zip(self.layout.names, self.layout.views(row[None]), strict=True))
+            for name, fan_in, fan_out in (*self._plain(), *self._noisy()):
+                bound = 1.0 / math.sqrt(fan_in)
+                suffix = "" if f"{name}.weight" in views else ".mean"
+                weight = draws.uniform(-bound, bound, (fan_out, fan_in)).astype(np.float32)
+                views[f"{name}.weight{suffix}"][0, :fan_out, :fan_in] = torch.from_numpy(weight)
+                bias = draws.uniform(-bound, bound, fan_out).astype(np.float32)
+                views[f"{name}.bias{suffix}"][0, 0, :fan_out] = torch.from_numpy(bias)
+                if suffix:
+                    views[f"{name}.weight.deviation"][0, :fan_out, :fan_in] = self.sigma * bound
+                    views[f"{name}.bias.deviation"][0, 0, :fan_out] = self.sigma * bound
+        return rows
+
+    def bind(self, rows: Tensor) -> list[Tensor]:
+        """The parameters as `forward` takes them, without a graph."""
+        return self.layout.views(rows)
+
+    def leaves(self, rows: Tensor) -> list[Tensor]:
+        """The parameters as `forward` takes them, as leaves of the graph."""
+        return self.layout.leaves(rows)
+
+    def forward(self, parameters: Sequence[Tensor], inputs: Tensor) -> Tensor:
+        """(N, R, inputs) -> (N, R, outputs): means over evenly spaced quantiles, without noise."""
+        count = self.acting_quantiles
+        middles = (torch.arange(count, device=inputs.device) + 0.5) / count
+        quantiles = middles.expand(inputs.shape[0], inputs.shape[1], count)
+        return self.quantiles(parameters, inputs, quantiles, None).mean(2)
+
+    def quantiles(
+        self, parameters: Sequence[Tensor], inputs: Tensor, quantiles: Tensor, noise: Tensor | None
+    ) -> Tensor:
+        """inputs (N, R, in), quantiles (N, R, K), noise (N, noise_size) -> (N, R, K, outputs)."""
+        own = dict(zip(self.layout.names, parameters, strict=True))
+        agents, rows, count = quantiles.shape
+        x = torch.nn.functional.pad(inputs, (0, width(self.inputs) - self.inputs))
+        seen = linear(x, own["seen.weight"], own["seen.bias"]).relu_()
+        steps = torch.arange(1, COSINES + 1, device=inputs.device) * math.pi
+        waves = torch.cos(quantiles.reshape(agents, rows * count, 1) * steps)
+        embedded = linear(waves, own["cosines.weight"], own["cosines.bias"]).relu_()
+        joined = (seen[:, :, None] * embedded.reshape(agents, rows, count, -1)).reshape(agents, rows * count, -1)
+        parts = self._noise_parts(noise)
+        hidden = linear(joined, *_noisy(own, "joined", parts)).relu_()
+        head = linear(hidden, *_noisy(own, "head", parts)).reshape(agents, rows, count, -1)
+        value, advantage = head[..., :1], head[..., 1 : 1 + self.outputs]
+        return value + advantage - advantage.mean(-1, keepdim=True)
+
+    def _noise_parts(self, noise: Tensor | None) -> dict[str, tuple[Tensor, Tensor]]:
+        """Each noisy layer's own noise of its inputs and outputs."""
+        if noise is None:
+            return {}
+        shaped = torch.sign(noise) * torch.sqrt(torch.abs(noise))
+        parts, first = {}, 0
+        for name, fan_in, fan_out in self._noisy():
+            middle, end = first + width(fan_in), first + width(fan_in) + width(fan_out)
+            parts[name] = (shaped[:, first:middle], shaped[:, middle:end])
+            first = end
+        return parts
+
+
+def _noisy(own: dict[str, Tensor], name: str, parts: dict[str, tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
+    """Weight and bias of a noisy layer; its means alone where there is no noise."""
+    weight, bias = own[f"{name}.weight.mean"], own[f"{name}.bias.mean"]
+    if name not in parts:
+        return weight, bias
+    inner, outer = parts[name]
+    weight = weight + own[f"{name}.weight.deviation"] * (outer[:, :, None] * inner[:, None, :])
+    return weight, bias + own[f"{name}.bias.deviation"] * outer[:, None, :]
