@@ -12,7 +12,7 @@ setup: .venv/installed
 	touch $@
 
 demo: setup
-	$(BIN)/python -m benchmarks.demo
+	$(BIN)/python -m examples.demo
 
 test: setup check
 	$(BIN)/pytest -n 2 --dist worksteal -q

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from itertools import pairwise
 
 import numpy as np
 import torch
@@ -27,7 +28,7 @@ def rows() -> list[Row]:
 
 def _modules(agents: int) -> list[nn.Module]:
     sizes = (INPUTS, *HIDDEN)
-    layers = [[nn.Linear(a, b), nn.ReLU()] for a, b in zip(sizes, sizes[1:], strict=False)]
+    layers = [[nn.Linear(a, b), nn.ReLU()] for a, b in pairwise(sizes)]
     make = nn.Sequential(*(part for pair in layers for part in pair), nn.Linear(sizes[-1], ACTIONS))
     return [copy.deepcopy(make) for _ in range(agents)]
 

@@ -59,9 +59,8 @@ def main() -> None:
     low, high = trained.interval[1:]
     say(f"\nReward per agent and episode, {EPISODES} fresh episodes, 95 % intervals:")
     say(f"  trained agents   {trained.mean_return:6.1f}  [{low:.1f}, {high:.1f}]")
-    say(
-        f"  random policy    {chance.mean_return:6.1f}  [{chance.interval[1]:.1f}, {chance.interval[2]:.1f}]  same worlds"
-    )
+    low, high = chance.interval[1:]
+    say(f"  random policy    {chance.mean_return:6.1f}  [{low:.1f}, {high:.1f}]  same worlds")
     say(f"  that is          {trained.mean_return / chance.mean_return:6.1f} times\n")
 
     curve = folder.path / "learning_curve.png"

@@ -18,6 +18,7 @@ import tomllib
 import types
 import typing
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal, TypeVar
@@ -161,7 +162,11 @@ class Config:
     @staticmethod
     def read(source: Mapping[str, Any] | str | Path | None) -> dict[str, Any]:
         """Plain sections from a dict or a TOML file, not validated yet."""
-        return read_toml(Path(source)) if isinstance(source, str | Path) else dict(source or {})
+        if isinstance(source, str | Path):
+            return read_toml(Path(source))
+        if source is not None and not isinstance(source, Mapping):
+            raise ConfigError(f"a configuration is a dict or the path of a TOML file, not a {type(source).__name__}")
+        return dict(source or {})
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values, as they are written into the run folder."""
@@ -216,7 +221,7 @@ def read_toml(path: Path) -> dict[str, Any]:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise ConfigError(f"cannot read the configuration {path}: {error.strerror or error}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:
         raise ConfigError(f"{path} is not valid TOML: {error}") from error
 
 
@@ -228,7 +233,7 @@ def _from_text(value: str) -> Any:
         return lowered == "true"
     try:
         return json.loads(value)
-    except json.JSONDecodeError:
+    except (ValueError, RecursionError):
         return value
 
 
@@ -237,12 +242,12 @@ def check_keys(values: Iterable[str], known: list[str], what: str, prefix: str =
     for key in values:
         if key not in known:
             near = difflib.get_close_matches(str(key), known, n=1)
-            hint = f"; did you mean {prefix}{near[0]}?" if near else ""
+            hint = f"; did you mean {prefix}{near[0]}?" if near else "."
             raise ConfigError(f"unknown {what} {prefix}{key}{hint} Allowed: {', '.join(known)}")
 
 
 def _typed(value: Any, hint: Any, name: str) -> Any:
-    """`value` if it is of the type `hint`, an int as a float where a float is due."""
+    """`value` if it is of the type `hint`; an int as a float and a list as a tuple where those are due."""
     union = typing.get_origin(hint) in (types.UnionType, typing.Union)
     options = typing.get_args(hint) if union else (hint,)
     for option in options:
@@ -251,14 +256,21 @@ def _typed(value: Any, hint: Any, name: str) -> Any:
                 return value
         elif option is float:
             if isinstance(value, int | float) and not isinstance(value, bool):
-                return float(value)
+                with suppress(OverflowError):  # a whole number beyond every float
+                    return float(value)
         elif option is int:
             if isinstance(value, int) and not isinstance(value, bool):
                 return value
-        elif isinstance(value, typing.get_origin(option) or option):
-            return tuple(value) if isinstance(value, list) else value
-        elif typing.get_origin(option) is tuple and isinstance(value, list):
-            return tuple(value)
+        elif typing.get_origin(option) is tuple:
+            if isinstance(value, list | tuple):
+                inner = typing.get_args(option)[0]
+                return tuple(_typed(own, inner, f"{name}[{place}]") for place, own in enumerate(value))
+        elif typing.get_origin(option) is dict:
+            if isinstance(value, Mapping):
+                inner = typing.get_args(option)[1]
+                return {key: _typed(own, inner, f"{name}.{key}") for key, own in value.items()}
+        elif isinstance(value, option):
+            return value
     raise ConfigError(f"{name} is {value!r} ({type(value).__name__}): allowed is {_spoken(options)}")
 
 

@@ -58,18 +58,18 @@ class Purpose(IntEnum):
 
 def key(seed: int, purpose: Purpose, agent: int = 0) -> tuple[int, int]:
     """The Philox key of one agent's draws for one purpose."""
-    if not 0 <= seed <= MAX_SEED:
-        raise ConfigError(f"seed {seed} is out of range: give a whole number from 0 to 2**63 - 1")
-    if not 0 <= agent <= _MAX_AGENT:
-        raise ConfigError(f"agent id {agent} is out of range: give a whole number from 0 to 2**32 - 1")
-    return seed, (int(purpose) << 32) | agent
+    if not isinstance(seed, int | np.integer) or not 0 <= seed <= MAX_SEED:
+        raise ConfigError(f"seed {seed!r} is out of range: give a whole number from 0 to 2**63 - 1")
+    if not isinstance(agent, int | np.integer) or not 0 <= agent <= _MAX_AGENT:
+        raise ConfigError(f"agent id {agent!r} is out of range: give a whole number from 0 to 2**32 - 1")
+    return int(seed), (int(purpose) << 32) | int(agent)
 
 
 def generator(
     seed: int, purpose: Purpose, *, agent: int = 0, world: int = 0, epoch: int = 0, turn: int = 0
 ) -> np.random.Generator:
     """A numpy Generator that starts at slot 0 of an address (its slots run up to 2**64)."""
-    counter = [0, turn, epoch, world]
+    counter = np.array([0, turn, epoch, world], np.uint64)  # a list of large numbers would pass through floats
     return np.random.Generator(np.random.Philox(key=list(key(seed, purpose, agent)), counter=counter))
 
 

@@ -132,6 +132,12 @@ class RoundResult:
     seconds: float = 0.0
 
     @staticmethod
+    def nothing(round_: int, agents: int) -> RoundResult:
+        """A round in which nobody learnt anything."""
+        none = np.zeros(agents, np.int64)
+        return RoundResult(round_, none, none.copy(), {})
+
+    @staticmethod
     def join(parts: Sequence[RoundResult]) -> RoundResult:
         """The rows of several results of one round, one after the other."""
         if len(parts) == 1:

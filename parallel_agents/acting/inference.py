@@ -66,7 +66,8 @@ class Inference:
 
     def _tiles(self, bound: list[Tensor], x: Tensor) -> Tensor:
         if self.worlds == self.tile:
-            return self.network.forward(bound, x)
+            whole: Tensor = self.network.forward(bound, x)
+            return whole
         outputs = []
         for first in range(0, self.worlds, self.tile):
             part = x[:, first : first + self.tile]

@@ -5,23 +5,24 @@ from __future__ import annotations
 import json
 import signal
 import sys
+import traceback
 from collections.abc import Callable
 from typing import Any
 
 import tyro
 
-from parallel_agents.cli.commands import Doctor, Train
+from parallel_agents.cli.commands import Doctor, Eval, Resume, Train
+from parallel_agents.cli.signals import terminated
 from parallel_agents.errors import ParallelAgentsError
 
 __all__ = ["main"]
 
-COMMANDS: dict[str, Callable[..., Any]] = {"train": Train, "doctor": Doctor}
+COMMANDS: dict[str, Callable[..., Any]] = {"train": Train, "resume": Resume, "eval": Eval, "doctor": Doctor}
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Run one command; its exit code."""
-    # A second signal must not be needed to stop, nor may SIGTERM skip clean-up, which by default it does.
-    previous = signal.signal(signal.SIGTERM, _terminate)
+    previous = {number: signal.signal(number, terminated) for number in (signal.SIGINT, signal.SIGTERM)}
     words = sys.argv[1:] if arguments is None else arguments
     try:
         command = tyro.extras.subcommand_cli_from_dict(
@@ -34,26 +35,17 @@ def main(arguments: list[str] | None = None) -> int:
     except ParallelAgentsError as error:
         _report(error, as_json="--json" in words)
         return error.exit_code
-    except KeyboardInterrupt:
-        sys.stderr.write("interrupted\n")
-        return 130
-    except _Terminated:
-        sys.stderr.write("terminated\n")
-        return 143
+    except Exception as error:  # of the user's own code: where it comes from matters
+        sys.stderr.write(traceback.format_exc())
+        _report(error, as_json="--json" in words)
+        return 1
     finally:
-        signal.signal(signal.SIGTERM, previous)
+        for number, handler in previous.items():
+            signal.signal(number, handler)
     return 0
 
 
-class _Terminated(BaseException):
-    """SIGTERM, as an exception, so that workers are ended and files closed on the way out."""
-
-
-def _terminate(*_: object) -> None:
-    raise _Terminated
-
-
-def _report(error: ParallelAgentsError, *, as_json: bool) -> None:
+def _report(error: Exception, *, as_json: bool) -> None:
     sys.stderr.write(f"error: {error}\n")
     if as_json:
         sys.stdout.write(json.dumps({"error": type(error).__name__, "message": str(error)}) + "\n")

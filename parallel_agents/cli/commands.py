@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 import tyro
 
-__all__ = ["Doctor", "Train"]
+__all__ = ["Doctor", "Eval", "Resume", "Train"]
 
 
 @dataclass(frozen=True)
@@ -19,7 +19,7 @@ class Train:
     """
 
     target: tyro.conf.Positional[str]
-    """A Python file or module:Class that holds one ParallelEnvironment."""
+    """A Python file or module:Class that holds one ParallelEnvironment, or gymnasium:CartPole-v1 and the like."""
     agents: int | None = None
     """Number of agents (world.agents)."""
     worlds: int | None = None
@@ -49,6 +49,54 @@ class Train:
         from parallel_agents.cli.train import train
 
         train(self)
+
+
+@dataclass(frozen=True)
+class Resume:
+    """Go on with a run from its newest good checkpoint, exactly as if it had never stopped.
+
+    Example: parallel-agents resume runs/treasure_hunt-20250131-142501-k3f9a1 --epochs 400
+    """
+
+    run_dir: tyro.conf.Positional[Path]
+    """Run folder, as `train` printed it."""
+    epochs: int | None = None
+    """Epochs in all; by default those the run was started with."""
+    target: str | None = None
+    """The environment, if it has moved since."""
+    json: bool = False
+    """Print exactly one JSON object on stdout; everything else goes to stderr."""
+    quiet: bool = False
+    """No progress display."""
+
+    def run(self) -> None:
+        from parallel_agents.cli.train import resume
+
+        resume(self)
+
+
+@dataclass(frozen=True)
+class Eval:
+    """Let the agents of a run play fresh episodes without learning.
+
+    Example: parallel-agents eval runs/treasure_hunt-20250131-142501-k3f9a1 --episodes 100
+    """
+
+    run_dir: tyro.conf.Positional[Path]
+    """Run folder, as `train` printed it."""
+    episodes: int = 20
+    """Episodes, played side by side."""
+    exploration: float = 0.0
+    """0: the agents' best actions; 1: as they explore (for ε-greedy learners, at random)."""
+    target: str | None = None
+    """The environment, if it has moved since."""
+    json: bool = False
+    """Print exactly one JSON object on stdout."""
+
+    def run(self) -> None:
+        from parallel_agents.cli.eval import evaluate_run
+
+        evaluate_run(self)
 
 
 @dataclass(frozen=True)

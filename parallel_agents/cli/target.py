@@ -19,12 +19,16 @@ __all__ = ["load_target"]
 
 
 def load_target(target: str) -> type[Environment]:
-    """The environment class of a Python file or of `module:Class`."""
+    """The environment class of a Python file, of `module:Class`, or of a foreign environment."""
     if target.endswith(".py"):
         path = Path(target)
         if not path.is_file():
             raise TargetError(f"no file {target}: give a Python file or module:Class that holds one environment")
         return _only_environment(_module_from(path), target)
+    if target.startswith("gymnasium:"):
+        from parallel_agents.adapters.gymnasium import gymnasium_environment
+
+        return gymnasium_environment(target.split(":", 1)[1])
     if ":" in target:
         return _named(*target.split(":", 1))
     raise TargetError(f"target {target!r} is neither a Python file nor module:Class")
@@ -34,9 +38,7 @@ def _named(module_name: str, class_name: str) -> type[Environment]:
     from parallel_agents.environment import Environment
 
     try:
-        found = getattr(importlib.import_module(module_name), class_name)
-    except ModuleNotFoundError as error:
-        raise TargetError(f"cannot import {module_name}: {error}") from error
+        found = getattr(_imported(module_name), class_name)
     except AttributeError as error:
         raise TargetError(f"module {module_name} has no {class_name}") from error
     if not (inspect.isclass(found) and issubclass(found, Environment)):
@@ -44,18 +46,34 @@ def _named(module_name: str, class_name: str) -> type[Environment]:
     return found
 
 
+def _imported(module_name: str) -> ModuleType:
+    _importable(Path.cwd())
+    try:
+        return importlib.import_module(module_name)
+    except (Exception, SystemExit) as error:
+        raise TargetError(f"cannot import {module_name}: {type(error).__name__}: {error}") from error
+
+
 def _module_from(path: Path) -> ModuleType:
     name = f"parallel_agents_target_{path.stem}"
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
         raise TargetError(f"{path} cannot be loaded as a Python file")
+    _importable(path.resolve().parent)
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module  # dataclasses and pickling look their module up there
     try:
         spec.loader.exec_module(module)
-    except Exception as error:
+    except (Exception, SystemExit) as error:  # a script without a main guard may call sys.exit
+        del sys.modules[name]
         raise TargetError(f"{path} raised while it was loaded: {type(error).__name__}: {error}") from error
     return module
+
+
+def _importable(folder: Path) -> None:
+    """Let a target import what lies beside it, as it could if it were run as a script."""
+    if str(folder) not in sys.path:
+        sys.path.insert(0, str(folder))
 
 
 def _only_environment(module: ModuleType, target: str) -> type[Environment]:

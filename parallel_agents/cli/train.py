@@ -1,4 +1,4 @@
-"""`parallel-agents train`: from options to a run folder with a result in it."""
+"""`parallel-agents train` and `resume`: from options to a run folder with a result in it."""
 
 from __future__ import annotations
 
@@ -7,39 +7,83 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-from parallel_agents.cli.commands import Train
+from parallel_agents.cli.commands import Resume, Train
+from parallel_agents.cli.signals import graceful_stop
 from parallel_agents.cli.target import load_target
-from parallel_agents.config import Config, merge, parse_setting
+from parallel_agents.config import MAX_CONFIG_BYTES, Config, merge, parse_setting
+from parallel_agents.environment import Environment
 from parallel_agents.errors import ConfigError
-from parallel_agents.tracking.logs import EventLog, configure_logs
+from parallel_agents.runtime.checkpoints import Checkpointer, can_checkpoint, restore
+from parallel_agents.tracking.logs import EventLog, bind, configure_logs
 from parallel_agents.tracking.metrics import MetricsWriter
 from parallel_agents.tracking.progress import show_progress
 from parallel_agents.tracking.runfolder import RunFolder
 
-__all__ = ["layers", "train"]
+__all__ = ["conduct", "layers", "read_config", "resume", "train"]
 
 
 def train(options: Train) -> None:
     """Run the command and print what came of it."""
     environment = load_target(options.target)(config=layers(options))
-    folder = RunFolder.create(type(environment).__name__, options.out)
+    run = environment.prepare()  # what cannot work is refused before anything is written
+    possible = can_checkpoint(run)
+    if environment.config.experiment.checkpoint_every and not possible:
+        raise ConfigError(
+            "experiment.checkpoint_every is set, but with autoreset episodes cross epochs and "
+            f"{type(environment).__name__} has no state() and load_state(): write them, or set it to 0"
+        )
+    folder = RunFolder.create(options.target, options.out)
     folder.write_config(environment.config.as_dict())
+    if possible:
+        run.checkpointer = Checkpointer(run, folder.path, keep_last=environment.config.experiment.keep_last)
+    conduct(environment, folder, environment.config.experiment.epochs, quiet=options.quiet, as_json=options.json)
+
+
+def resume(options: Resume) -> None:
+    """Go on with a run from its newest good checkpoint."""
+    folder = RunFolder.open(options.run_dir)
+    environment = load_target(options.target or folder.environment)(config=read_config(folder))
+    run = environment.prepare()
+    manifest, troubles = restore(run, folder.path)
+    for trouble in troubles:
+        sys.stderr.write(f"passed over a damaged checkpoint: {trouble}\n")
+    run.checkpointer = Checkpointer(run, folder.path, keep_last=environment.config.experiment.keep_last)
+    run.checkpointer.goes_on(manifest)
+    epochs = options.epochs or environment.config.experiment.epochs
+    conduct(environment, folder, epochs, quiet=options.quiet, as_json=options.json)
+
+
+def conduct(environment: Environment, folder: RunFolder, epochs: int, *, quiet: bool, as_json: bool) -> None:
+    """Run with everything that listens, and leave the results in the run folder."""
+    environment.prepare().run_id = folder.run_id  # one name in folder, log and metrics
     environment.timeline.enabled = True
-    with configure_logs(folder.log, run=folder.run_id, console=not options.quiet):
+    with configure_logs(folder.log, run=folder.run_id, console=not quiet), bind(role="conductor"):
         listeners = [
             EventLog(),
             MetricsWriter(folder.metrics),
-            show_progress(quiet=options.quiet),
+            show_progress(quiet=quiet),
             *environment.recorders(folder.path),
         ]
         try:
-            summary = environment.run_experiment(listeners=listeners)
+            with graceful_stop(environment.prepare().request_stop):
+                summary = environment.run_experiment(epochs, listeners=listeners)
         finally:
             environment.timeline.write(folder.trace)
     summary = {**summary, "run_dir": str(folder.path)}
     folder.write_fingerprint(summary["fingerprint"])
     folder.write_summary(summary)
-    sys.stdout.write(json.dumps(summary) + "\n" if options.json else _told(summary))
+    sys.stdout.write(json.dumps(summary) + "\n" if as_json else _told(summary))
+
+
+def read_config(folder: RunFolder) -> Config:
+    """The configuration that a run was started with."""
+    path = folder.path / "config.json"
+    try:
+        if path.stat().st_size > MAX_CONFIG_BYTES:
+            raise ConfigError(f"{path} is larger than any configuration: it is not one")
+        return Config.build(json.loads(path.read_text(encoding="utf-8")))
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"cannot read {path}: {error}") from error
 
 
 def layers(options: Train) -> dict[str, Any]:

@@ -34,9 +34,14 @@ class Agent:
         self.name = name
 
     @property
+    def remembers_by_itself(self) -> bool:
+        """True where `add_memory` was overridden."""
+        return type(self).add_memory is not Agent.add_memory
+
+    @property
     def acts_by_itself(self) -> bool:
         """True where `get_action` or `add_memory` was overridden."""
-        return type(self).get_action is not Agent.get_action or type(self).add_memory is not Agent.add_memory
+        return type(self).get_action is not Agent.get_action or self.remembers_by_itself
 
     @property
     def n_actions(self) -> int | None:

@@ -13,7 +13,7 @@ worlds are W copies of its world in which agent i is the same model.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, ClassVar
@@ -22,6 +22,7 @@ import numpy as np
 
 from parallel_agents.config import Config, check_keys, merge
 from parallel_agents.environment.agent import Agent
+from parallel_agents.environment.evaluation import Evaluation, evaluate
 from parallel_agents.errors import ContractError, SharingError
 from parallel_agents.models import model_from_config
 from parallel_agents.runtime.run import Run, RunSummary
@@ -49,18 +50,24 @@ class Environment:
         self.seed = self.config.experiment.seed
         self.n_worlds = self.config.experiment.worlds
         self.agents: list[Agent] = []
+        self.evaluation_turns = self.config.experiment.max_turns
+        """Turns of an evaluation episode, at most."""
         self.epoch = 0
         self.turn = 0
         self.active = np.ones(self.n_worlds, np.bool_)
         """(W,) worlds that take part in this turn; the others have ended."""
+        self.acting = np.ones((0, self.n_worlds), np.bool_)
+        """(N, W) agents that act in this turn; the others' episodes have ended, or they cannot act."""
         self._pristine = copy.deepcopy(world)
         self._copies: list[tuple[Any, list[Agent]]] = []
-        self._streams = self._make_streams()
+        self.streams = self._make_streams()
         self._run: Run | None = None
+        self._conduct: Callable[[], None] | None = None
         self.timeline = Timeline(enabled=False)
         """Who did what when; enable it before a run to have it recorded."""
         self._set_up(world)
         self._check()
+        self.acting = np.ones((len(self.agents), self.n_worlds), np.bool_)
 
     def _build_config(
         self, config: Config | Mapping[str, Any] | str | Path | None, train_interval: int | None
@@ -81,7 +88,7 @@ class Environment:
         for index, own in enumerate(worlds):
             self.world = own if own is not None else SimpleNamespace(total_reward=0.0, is_done=False)
             self.agents = []
-            self.rng = self._streams[index]
+            self.rng = self.streams[index]
             if hasattr(self.world, "create_world"):
                 self.world.create_world()
             self.setup_agents()
@@ -115,9 +122,14 @@ class Environment:
     def populate_environment(self) -> None:
         """Put everything into the world; called for each fresh episode of a world made of objects."""
 
-    def make_model(self, obs_shape: int | tuple[int, ...], n_actions: int) -> Any:
-        """A fresh model as the `model` section describes it."""
-        return model_from_config(self.config.model, obs_shape, n_actions)
+    def make_model(self, obs_shape: int | tuple[int, ...], n_actions: Any) -> Any:
+        """A fresh model as the `model` section describes it.
+
+        n_actions: a number; for PPO also a tuple of numbers (several choices) or a `networks.Distribution`.
+        """
+        epochs = self.config.parallel.train_interval
+        turns = epochs * self.config.experiment.max_turns
+        return model_from_config(self.config.model, obs_shape, n_actions, rollout=turns, epochs=epochs)
 
     def reset(self) -> None:
         """Start a fresh episode: in every world if vectorised, else in `self.world`."""
@@ -131,11 +143,11 @@ class Environment:
 
     def take_turn(self) -> None:
         """One turn of every world. Override it to add something before or after `super().take_turn()`."""
-        if self._run is None:
+        if self._conduct is None:
             raise ContractError(
                 "take_turn() was called outside of run_experiment(): let run_experiment conduct the turns"
             )
-        self._run.turn_of(self)
+        self._conduct()
 
     # -- the contract with the runtime; vectorised worlds override these ------------------------------------------
 
@@ -147,6 +159,14 @@ class Environment:
     def takes_own_turns(self) -> bool:
         """True where `take_turn` was overridden: then replicas take their turns one after the other."""
         return type(self).take_turn is not Environment.take_turn
+
+    def conducted_turn(self, conduct: Callable[[], None]) -> None:
+        """Take a turn, in which `take_turn` may call on the loop to conduct it."""
+        self._conduct = conduct
+        try:
+            self.take_turn()
+        finally:
+            self._conduct = None
 
     def reset_worlds(self, which: Array) -> None:
         """Start a fresh episode in the worlds of the (W,) mask."""
@@ -181,7 +201,7 @@ class Environment:
         """(W, *obs): what one agent sees now."""
         if self.vectorised:
             return np.asarray(self.observe()[index])
-        return np.stack([np.asarray(agents[index].pov(world), np.float32) for world, agents in self._copies])
+        return np.stack([np.asarray(agents[index].pov(world), np.float32) for _, world, agents in self._each()])
 
     def can_act(self) -> Array | None:
         """(N, W) bool, or None if all can."""
@@ -207,9 +227,8 @@ class Environment:
                 f"{type(self).__name__} has neither apply_actions(actions) nor apply_agent(index, actions): write one"
             )
         rewards = np.zeros(self.n_worlds, np.float32)
-        able = [bool(agents[index].can_act()) for _, agents in self._copies]
-        for column, (world, agents) in enumerate(self._copies):
-            if self.active[column] and able[column]:
+        for column, world, agents in self._each():
+            if self.acting[index, column]:
                 rewards[column] = agents[index].act(world, actions[column])
         return rewards
 
@@ -217,8 +236,24 @@ class Environment:
         """(N, W) terminated and (N, W) truncated, as they are after this turn; None if nothing ended."""
         if self.vectorised:
             return None
-        terminated = np.array([[bool(agent.is_done(world)) for agent in agents] for world, agents in self._copies]).T
+        terminated = np.array([[bool(agent.is_done(world)) for agent in agents] for _, world, agents in self._each()]).T
         return terminated, np.zeros_like(terminated)
+
+    @property
+    def gives_state(self) -> bool:
+        """True where `state` was written."""
+        return type(self).state is not Environment.state
+
+    def state(self) -> Mapping[str, Array]:
+        """Arrays from which the worlds can go on in the middle of their episodes; needed for autoreset only."""
+        raise ContractError(
+            f"{type(self).__name__}.state() is missing: with autoreset, episodes cross epochs, so a checkpoint needs "
+            "the worlds' state; write state() and load_state(), or set experiment.checkpoint_every = 0"
+        )
+
+    def load_state(self, state: Mapping[str, Array]) -> None:
+        """Go on from what `state` gave."""
+        raise ContractError(f"{type(self).__name__}.load_state(state) is missing: it is the way back from state()")
 
     def bodies(self, index: int) -> list[Agent]:
         """Agent `index` in every world (one body for all where worlds are vectorised)."""
@@ -234,46 +269,60 @@ class Environment:
     def begin_epoch(self, epoch: int) -> None:
         """Called before each epoch."""
         self.epoch, self.turn = epoch, 0
-        self._streams = self._make_streams()
+        self.streams = self._make_streams()
         self._select(0)
 
     def _make_streams(self) -> list[np.random.Generator]:
         """One generator per world and epoch, for worlds made of objects to draw from as `self.rng`."""
         return [generator(self.seed, Purpose.WORLD, world=w, epoch=self.epoch) for w in range(self.n_worlds)]
 
+    def _each(self) -> Iterator[tuple[int, Any, list[Agent]]]:
+        """World after world, with `self.world`, `self.agents` and `self.rng` set to each in turn."""
+        for index, (world, agents) in enumerate(self._copies):
+            self._select(index)
+            yield index, world, agents
+        self._select(0)
+
     def _select(self, index: int) -> None:
         """Let `self.world`, `self.agents` and `self.rng` be those of one world."""
         self.world, self.agents = self._copies[index]
-        self.rng = self._streams[index]
+        self.rng = self.streams[index]
 
     # -- running ---------------------------------------------------------------------------------------------
 
     def replica(self, seed: int) -> Environment:
         """The same environment with another seed."""
-        layers = merge(self.config.as_dict(), {"experiment": {"seed": seed, "seeds": 1}})
-        config = Config.build(layers)
-        return (
-            type(self)(copy.deepcopy(self._pristine), config)
-            if self._pristine is not None
-            else type(self)(config=config)
-        )
+        return self.remade(Config.build(merge(self.config.as_dict(), {"experiment": {"seed": seed, "seeds": 1}})))
+
+    def remade(self, config: Config) -> Environment:
+        """The same environment with another configuration."""
+        if self._pristine is None:
+            return type(self)(config=config)
+        return type(self)(copy.deepcopy(self._pristine), config)
+
+    def evaluate(self, episodes: int | None = None, *, exploration: float = 0.0) -> Evaluation:
+        """How good the agents are now: whole episodes in fresh worlds, on draws of their own."""
+        return evaluate(self, episodes or self.config.experiment.eval_episodes, exploration=exploration)
 
     def recorders(self, folder: Path) -> Sequence[Any]:
         """Listeners that leave pictures of the run in a folder; none unless the environment can be drawn."""
         return ()
+
+    def prepare(self) -> Run:
+        """The run, with its replicas, stacks and plan; whatever cannot work is refused here, before it starts."""
+        if self._run is None:
+            seeds = range(self.seed, self.seed + self.config.experiment.seeds)
+            environments = [self, *(self.replica(seed) for seed in seeds[1:])]
+            self._run = Run(environments, self.config, timeline=self.timeline)
+        return self._run
 
     def run_experiment(self, epochs: int | None = None, *, listeners: Sequence[Any] = ()) -> RunSummary:
         """Run exactly `epochs` epochs in all (by default those of the configuration) and train every scheduled round.
 
         Called again with more epochs, it goes on from where it stopped.
         """
-        if self._run is None:
-            seeds = range(self.seed, self.seed + self.config.experiment.seeds)
-            environments = [self, *(self.replica(seed) for seed in seeds[1:])]
-            self._run = Run(environments, self.config, timeline=self.timeline)
-            for environment in environments:
-                environment._run = self._run
-        return self._run.until(epochs or self.config.experiment.epochs, listeners=listeners)
+        wanted = self.config.experiment.epochs if epochs is None else epochs
+        return self.prepare().until(wanted, listeners=listeners)
 
 
 def _distinct(agents: Sequence[Agent], what: str, of: Callable[[Agent], Any], *, by_value: bool = False) -> None:

@@ -20,7 +20,7 @@ from parallel_agents.types import Array
 if TYPE_CHECKING:
     from parallel_agents.environment.environment import Environment
 
-__all__ = ["Evaluation", "evaluate"]
+__all__ = ["Evaluation", "compared", "evaluate"]
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ def evaluate(environment: Environment, episodes: int = 20, *, exploration: float
     loop = Loop(
         [stage],
         crew,
-        max_turns=stage.config.experiment.max_turns,
+        max_turns=stage.evaluation_turns,
         autoreset=False,
         sequential=flags.turn_order == "sequential",
     )

@@ -124,6 +124,11 @@ class Buffer:
         with self.locked():
             self.ring.add(turn)
 
+    def close_turn(self, observations: Array, *, ended: bool) -> None:
+        """Keep what the last turn led to, (1, W, *obs); with `ended`, the episodes stop here."""
+        with self.locked():
+            self.ring.close(observations, ended=ended)
+
     def add_empty(self) -> None:
         """Say that the next observation starts a new episode.
 

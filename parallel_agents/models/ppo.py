@@ -195,7 +195,7 @@ class PPOBlueprint:
         return Snapshot(0, columns)
 
     def rehearsal_hyper(self) -> dict[str, float]:
-        return _hyper(PPOOptions())
+        return _hyper(PPOOptions(clip=1e-3))  # small enough to take effect, so that the probe sees how it clips
 
 
 class PPO(Model):

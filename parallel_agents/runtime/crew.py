@@ -6,18 +6,20 @@ every seat its transition to keep.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Collection, Mapping, Sequence
+from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from parallel_agents.errors import ActionError, ContractError, DeadlineError, NonFiniteError, ShapeError
 from parallel_agents.models import Model, Stack, group
+from parallel_agents.runtime.background import in_background
 from parallel_agents.runtime.plan import Plan
 from parallel_agents.runtime.turn import Acts, Outcome
-from parallel_agents.types import Array, Transitions
+from parallel_agents.types import Array, RoundResult, Transitions
 
 __all__ = ["Crew", "Seat"]
 
@@ -41,8 +43,7 @@ class Crew:
         self.seats = [Seat(k, i) for k, env in enumerate(self.environments) for i in range(len(env.agents))]
         stacked = [seat for seat in self.seats if _fits_a_stack(self._body(seat))]
         self.alone = [seat for seat in self.seats if seat not in stacked]
-        bodies = [self._body(seat) for seat in stacked]
-        self.members = [[stacked[place] for place in places] for places in group([body.model for body in bodies])]
+        self.members = self._grouped(stacked)
         self.stacks = [
             Stack(
                 [self._body(seat).model for seat in members],
@@ -53,15 +54,23 @@ class Crew:
             for members in self.members
         ]
         self._places = {seat: (s, row) for s, seats in enumerate(self.members) for row, seat in enumerate(seats)}
-        self._slow = [seat for seat in self.alone if getattr(self._body(seat).model, "slow", False)]
-        self._pool = ThreadPoolExecutor(len(self._slow), "slow-model") if self._slow else None
+        self._numbers = {seat: number for number, seat in enumerate(self.seats)}
+        self._own_buffers = {
+            seat: self._body(seat).model.memory for seat in self.alone if _remembers_as_usual(self._body(seat))
+        }
+        """Buffers of learners that act by themselves and remember as everybody does."""
         self.recomputed = 0
         self.chosen = 0
 
-    def close(self) -> None:
-        """End the threads of slow models; one that still waits for its service is left behind."""
-        if self._pool is not None:
-            self._pool.shutdown(wait=False, cancel_futures=True)
+    def _grouped(self, stacked: Sequence[Seat]) -> list[list[Seat]]:
+        """Seats that share a stack. Environments that take their own turns share none: those do not coincide."""
+        pools = [list(stacked)]
+        if any(env.takes_own_turns for env in self.environments):
+            pools = [[seat for seat in stacked if seat.environment == k] for k in range(len(self.environments))]
+        models = [[self._body(seat).model for seat in pool] for pool in pools]
+        return [
+            [pool[place] for place in places] for pool, own in zip(pools, models, strict=True) for places in group(own)
+        ]
 
     # -- acting ----------------------------------------------------------------------------------------------
 
@@ -76,30 +85,41 @@ class Crew:
                 model.end_epoch_action(epoch=epoch)
         self._each_alone("end_epoch_action", epoch)
 
-    def act(self, seen: Sequence[Any], first: Sequence[Array], epoch: int, turn: int, *, stacked_only: bool) -> Acts:
-        """What every agent does after seeing `seen[environment][agent]`, (W, *obs) each."""
-        acts = Acts([], [], [], {})
-        for stack, members in zip(self.stacks, self.members, strict=True):
+    def act(
+        self,
+        which: Collection[int],
+        seen: Sequence[Any],
+        first: Sequence[Array],
+        epoch: int,
+        turn: int,
+        *,
+        stacked_only: bool,
+    ) -> Acts:
+        """What every agent of some environments does after seeing `seen[environment][agent]`, (W, *obs) each."""
+        acts = Acts()
+        for index, (stack, members) in enumerate(zip(self.stacks, self.members, strict=True)):
+            if not any(seat.environment in which for seat in members):
+                continue
             observations = self._rows(seen, members, stack)
             actions, extras = stack.act(observations, self._of(members, first), epoch, turn)
-            acts.observations.append(observations)
-            acts.actions.append(actions)
-            acts.extras.append(extras)
+            acts.observations[index], acts.actions[index], acts.extras[index] = observations, actions, extras
             self.chosen += actions.shape[0] * actions.shape[1]
         if self.alone and not stacked_only:
-            self._act_alone(seen, acts)
+            here = [seat for seat in self.alone if seat.environment in which]
+            self._act_alone({seat: seen[seat.environment][seat.agent] for seat in here}, acts)
         return acts
 
     def act_in_turn(self, seat: Seat, observation: Array, acts: Acts, epoch: int, turn: int) -> None:
         """One agent at its place in the order: computed again only if what it sees has changed since all acted."""
         if seat not in self._places:
-            acts.alone[seat] = self._ask(seat, observation)
+            self._act_alone({seat: observation}, acts)
             return
         index, row = self._places[seat]
-        flat = np.asarray(observation, np.float32).reshape(self.worlds, -1)
-        if not np.array_equal(flat, acts.observations[index][row]):
-            acts.observations[index][row] = flat
-            acts.actions[index][row] = self.stacks[index].act_again(row, flat, epoch, turn)
+        seen, known = np.asarray(observation, np.float32), acts.observations[index][row]
+        if not np.array_equal(seen.reshape(-1), known.reshape(-1)):
+            stack = self.stacks[index]
+            acts.observations[index][row] = flat = self._checked([seen], [seat], stack)[0]
+            acts.actions[index][row] = stack.act_again(row, flat, epoch, turn)
             self.recomputed += self.worlds
 
     def actions_of(self, environment: int, acts: Acts) -> Any:
@@ -116,20 +136,30 @@ class Crew:
         index, row = self._places[seat]
         return np.asarray(acts.actions[index][row])
 
-    def _act_alone(self, seen: Sequence[Any], acts: Acts) -> None:
-        waiting: dict[Seat, Future[Array]] = {}
-        for seat in self.alone:
-            observation = seen[seat.environment][seat.agent]
-            if self._pool is not None and seat in self._slow:
-                waiting[seat] = self._pool.submit(self._ask, seat, observation)
-            else:
-                acts.alone[seat] = self._ask(seat, observation)
-        for seat, future in waiting.items():
-            try:
-                acts.alone[seat] = future.result(self._deadline)
-            except FutureTimeout:
-                name = self._body(seat).name
-                raise DeadlineError(f"the model of {name} did not act within {self._deadline:g} s (world_deadline)") from None
+    def _act_alone(self, seen: Mapping[Seat, Array], acts: Acts) -> None:
+        """Agents on their own, each from what it sees; all are asked before any slow one is awaited."""
+        asked = {seat: self._asked(seat, observation) for seat, observation in seen.items()}
+        acts.alone_saw.update(seen)
+        for seat, answer in asked.items():
+            acts.alone[seat] = self._awaited(seat, answer) if isinstance(answer, Future) else answer
+
+    def _asked(self, seat: Seat, observation: Array) -> Array | Future[Array]:
+        """What an agent on its own does; a slow one is asked in the background."""
+        ask = partial(self._ask, seat, observation)
+        if getattr(self._body(seat).model, "slow", False):
+            return in_background(ask, f"slow-model-{self._body(seat).name}")
+        return ask()
+
+    def _awaited(self, seat: Seat, answer: Future[Array]) -> Array:
+        try:
+            return answer.result(self._deadline)
+        except FutureTimeout:
+            if answer.done():  # the model's own time-out, not ours
+                raise
+            name = self._body(seat).name
+            raise DeadlineError(
+                f"the model of {name} did not act within {self._deadline:g} s (world_deadline)"
+            ) from None
 
     def _ask(self, seat: Seat, observation: Array) -> Array:
         bodies = self.environments[seat.environment].bodies(seat.agent)
@@ -145,10 +175,11 @@ class Crew:
 
     # -- memory ----------------------------------------------------------------------------------------------
 
-    def keep(self, seen: Sequence[Any], acts: Acts, outcome: Outcome) -> None:
+    def keep(self, acts: Acts, outcome: Outcome) -> None:
         """Give every seat its transition."""
         self.before_write()
-        for index, (stack, members) in enumerate(zip(self.stacks, self.members, strict=True)):
+        for index in acts.actions:
+            stack, members = self.stacks[index], self.members[index]
             stack.add(
                 Transitions(
                     observations=acts.observations[index],
@@ -163,22 +194,42 @@ class Crew:
                     extras=acts.extras[index],
                 )
             )
-        for seat in self.alone:
-            self._keep_alone(seat, seen[seat.environment][seat.agent], acts, outcome)
+        for seat, observation in acts.alone_saw.items():
+            self._keep_alone(seat, observation, acts, outcome)
 
     def _keep_alone(self, seat: Seat, observation: Array, acts: Acts, outcome: Outcome) -> None:
         k, i = seat
+        if seat in self._own_buffers:
+            self._own_buffers[seat].add_turn(self._turn_of(seat, observation, acts, outcome))
+            return
         bodies = self.environments[k].bodies(i)
         for w in np.flatnonzero(outcome.acted[k][i]):
             body = bodies[w if len(bodies) > 1 else 0]
             done = bool(outcome.terminated[k][i, w] or outcome.truncated[k][i, w])
             body.add_memory(observation[w], acts.alone[seat][w], float(outcome.rewards[k][i, w]), done)
 
+    def _turn_of(self, seat: Seat, observation: Array, acts: Acts, outcome: Outcome) -> Transitions:
+        """One agent's turn, with that agent as the first axis."""
+        k, i = seat
+        columns = (outcome.rewards, outcome.terminated, outcome.truncated, outcome.acted, outcome.first)
+        rewards, terminated, truncated, acted, first = (column[k][i][None] for column in columns)
+        present = np.array([outcome.present[k]])
+        seen = np.asarray(observation, np.float32)[None]
+        actions = np.asarray(acts.alone.get(seat, np.zeros(self.worlds, np.int64)))[None]
+        return Transitions(seen, actions, rewards, terminated, truncated, acted, first, present, version=0)
+
     def close_epoch(self, seen: Sequence[Any], *, ended: bool) -> None:
         """Keep what the last turn led to."""
         self.before_write()
         for stack, members in zip(self.stacks, self.members, strict=True):
             stack.close(self._rows(seen, members, stack), ended=ended)
+        for seat in self.alone:
+            k, i = seat
+            memory: Any = getattr(self._body(seat).model, "memory", None)
+            if seat in self._own_buffers:
+                self._own_buffers[seat].close_turn(np.asarray(seen[k][i], np.float32)[None], ended=ended)
+            elif ended and hasattr(memory, "add_empty"):
+                memory.add_empty()  # what comes next is another episode
 
     def train_alone(self) -> None:
         """Models without a stacked form train inline, at the boundary."""
@@ -186,6 +237,30 @@ class Crew:
             model = self._body(seat).model
             if hasattr(model, "train_step") and not getattr(model, "frozen", False):
                 model.train_step()
+
+    # -- telling ---------------------------------------------------------------------------------------------
+
+    def in_order(self, columns: Sequence[Array], missing: float = np.nan) -> Array:
+        """(agents,) in canonical order from one (N,) array per stack; `missing` for agents on their own."""
+        whole = np.full(len(self.seats), missing)
+        for members, column in zip(self.members, columns, strict=True):
+            whole[[self._numbers[seat] for seat in members]] = column
+        return whole
+
+    def as_one(self, results: Sequence[RoundResult]) -> RoundResult:
+        """One round of all stacks as one result of all agents, for listeners."""
+        names = dict.fromkeys(name for result in results for name in result.metrics)
+        absent = [np.full(len(members), np.nan) for members in self.members]
+        return RoundResult(
+            round=results[0].round,
+            updates=self.in_order([result.updates for result in results], 0).astype(np.int64),
+            rejected=self.in_order([result.rejected for result in results], 0).astype(np.int64),
+            metrics={
+                name: self.in_order([r.metrics.get(name, none) for r, none in zip(results, absent, strict=True)])
+                for name in names
+            },
+            seconds=sum(result.seconds for result in results),
+        )
 
     # -- details ---------------------------------------------------------------------------------------------
 
@@ -197,21 +272,34 @@ class Crew:
 
     def _rows(self, seen: Sequence[Any], members: Sequence[Seat], stack: Stack) -> Array:
         """(N, W, D) observations of the seats of a stack, checked and copied."""
+        for k, env in enumerate(self.environments):
+            if len(seen[k]) != len(env.agents):
+                raise ShapeError(
+                    f"{type(env).__name__} has {len(env.agents)} agents, but observe() gave what {len(seen[k])} see"
+                )
         if len(seen) == 1 and len(members) == len(seen[0]) and isinstance(seen[0], np.ndarray):
-            block = seen[0]
-        else:
-            block = np.stack([np.asarray(seen[k][i]) for k, i in members])
-        wanted = (len(members), self.worlds, *stack.blueprint.observation)
-        if block.shape != wanted:
-            raise ShapeError(
-                f"observations of {self._body(members[0]).name} and others have shape {block.shape}, "
-                f"wanted is (agents, worlds, *obs) = {wanted}: check observe() or pov(), and the model's obs_shape"
-            )
-        block = np.array(block, np.float32).reshape(len(members), self.worlds, -1)
-        if not np.isfinite(block.sum()) and not np.isfinite(block).all():
+            return self._checked(seen[0], members, stack)
+        return self._checked([np.asarray(seen[k][i]) for k, i in members], members, stack)
+
+    def _checked(self, own: Array | Sequence[Array], members: Sequence[Seat], stack: Stack) -> Array:
+        """(N, W, D) copies of the (W, *obs) that each seat sees, all of the right shape and finite."""
+        wanted = (self.worlds, *stack.blueprint.observation)
+        alike = isinstance(own, np.ndarray) and own.shape[1:] == wanted
+        for seat, seen in [] if alike else zip(members, own, strict=True):
+            if seen.shape != wanted:
+                raise ShapeError(
+                    f"the observation of {self._body(seat).name} has shape {seen.shape}, wanted is "
+                    f"(worlds, *obs) = {wanted}: check observe() or pov(), and the model's obs_shape"
+                )
+        with np.errstate(over="ignore", invalid="ignore"):
+            block = np.array(own, np.float32).reshape(len(members), self.worlds, -1)
+            total = block.sum()
+        if not np.isfinite(total) and not np.isfinite(block).all():
             row, world = np.argwhere(~np.isfinite(block).all(axis=-1))[0]
             name = self._body(members[row]).name
-            raise NonFiniteError(f"the observation of {name} in world {world} holds NaN or infinity: check the environment")
+            raise NonFiniteError(
+                f"the observation of {name} in world {world} holds NaN or infinity: check the environment"
+            )
         return block
 
     def _body(self, seat: Seat) -> Any:
@@ -222,6 +310,10 @@ class Crew:
             call = getattr(self._body(seat).model, hook, None)
             if call is not None:
                 call(epoch=epoch)
+
+
+def _remembers_as_usual(agent: Any) -> bool:
+    return isinstance(agent.model, Model) and not agent.remembers_by_itself
 
 
 def _fits_a_stack(agent: Any) -> bool:

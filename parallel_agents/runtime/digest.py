@@ -16,7 +16,7 @@ import numpy as np
 from parallel_agents.runtime.crew import Crew, Seat
 from parallel_agents.runtime.rounds import Rounds
 
-__all__ = ["digest"]
+__all__ = ["combined", "digest"]
 
 
 def digest(crew: Crew, rounds: Rounds, counters: Mapping[str, int], environment: int) -> str:

@@ -1,11 +1,12 @@
 """The loop: the whole flow on one screen.
 
-    worlds -> acting -> memory -> (boundary) snapshot -> learning -> publish -> acting …
+worlds -> acting -> memory -> (boundary) snapshot -> learning -> publish -> acting …
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -36,14 +37,14 @@ class Loop:
         """(N, W) agents whose episode goes on."""
         self.first = [~nobody for nobody in self._nobody]
         """(N, W) agents whose episode starts with the next turn."""
-        self.rewards = [np.zeros(agents) for agents, _ in shapes]
-        """(N,) reward of each agent in this epoch, summed over worlds."""
+        self.returns = [np.zeros(shape) for shape in shapes]
+        """(N, W) what each agent has earned in this epoch."""
 
     def run_epoch(self, epoch: int) -> int:
         """One epoch; how many turns it took."""
         self.epoch, self.turn = epoch, 0
-        for env, total in zip(self.environments, self.rewards, strict=True):
-            total[:] = 0.0
+        for env, earned in zip(self.environments, self.returns, strict=True):
+            earned[:] = 0.0
             env.begin_epoch(epoch)
         self.crew.start_epoch(epoch)
         if not self.autoreset or epoch == 1:
@@ -63,7 +64,7 @@ class Loop:
     def _one_turn(self, going: Sequence[int]) -> None:
         if any(env.takes_own_turns for env in self.environments):
             for k in going:
-                self.environments[k].take_turn()
+                self.environments[k].conducted_turn(partial(self.conduct, [k]))
         else:
             self.conduct(going)
 
@@ -75,12 +76,12 @@ class Loop:
             env.active = self.alive[k].any(axis=0)
             env.begin_turn()
         seen = self._observe()
-        acts = self.crew.act(seen, self.first, self.epoch, self.turn, stacked_only=self.sequential)
+        acts = self.crew.act(which, seen, self.first, self.epoch, self.turn, stacked_only=self.sequential)
         outcome = Outcome.nothing(self._nobody, self.first)
         for k in which:
             rewards, acted = self._apply_in_turn(k, acts) if self.sequential else self._apply(k, acts)
             self._judge(k, rewards, acted, outcome)
-        self.crew.keep(seen, acts, outcome)
+        self.crew.keep(acts, outcome)
         if self.autoreset:
             self._start_episodes({k: ~self.environments[k].active for k in which})
 
@@ -88,13 +89,14 @@ class Loop:
         """All actions at once, in list order; (N, W) rewards and who really acted."""
         env = self.environments[k]
         able = env.can_act()
-        acted = self.alive[k] if able is None else self.alive[k] & able
+        env.acting = acted = self.alive[k] if able is None else self.alive[k] & able
         return env.apply_actions(self.crew.actions_of(k, acts)), acted
 
     def _apply_in_turn(self, k: int, acts: Acts) -> tuple[Array, Array]:
         """Agent by agent, each seeing what the earlier ones have done; recomputed only where that changed."""
         env, alive = self.environments[k], self.alive[k]
         total, acted = np.zeros(alive.shape, np.float32), np.zeros(alive.shape, np.bool_)
+        env.acting = acted
         for i in range(len(env.agents)):
             seat = Seat(k, i)
             self.crew.act_in_turn(seat, env.observe_agent(i), acts, self.epoch, self.turn)
@@ -116,8 +118,7 @@ class Loop:
                 f"wanted is (agents, worlds) = {alive.shape}"
             )
         outcome.rewards[k] = rewards = np.where(alive, rewards, np.float32(0.0)).astype(np.float32, copy=False)
-        sums = rewards.sum(axis=1)
-        if not np.isfinite(sums).all():
+        if not np.isfinite(rewards.sum()) and not np.isfinite(rewards).all():
             agent, world = np.argwhere(~np.isfinite(rewards))[0]
             raise NonFiniteError(
                 f"the reward of {env.agents[agent].name} in world {world} is {rewards[agent, world]} "
@@ -125,7 +126,7 @@ class Loop:
             )
         outcome.acted[k], outcome.present[k] = acted, True
         env.credit(rewards)
-        self.rewards[k] += sums
+        self.returns[k] += rewards
         self.transitions += int(np.count_nonzero(acted))
         self.first[k] = self._nobody[k]
         ends = env.dones()

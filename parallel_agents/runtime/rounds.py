@@ -7,11 +7,12 @@ from functools import partial
 from typing import Any
 
 from parallel_agents.config import Parallel
-from parallel_agents.errors import DeadlineError, LearnerError, WorkerDied
+from parallel_agents.errors import DeadlineError, LearnerError, RunError, WorkerDied
 from parallel_agents.models import Stack
 from parallel_agents.runtime.backends import AutoBackend, InlineBackend, ProcessBackend, Reading, ThreadBackend
 from parallel_agents.runtime.plan import Plan
 from parallel_agents.runtime.schedule import Schedule
+from parallel_agents.tracking.timeline import Timeline
 from parallel_agents.types import RoundResult, State
 
 __all__ = ["Rounds"]
@@ -23,9 +24,11 @@ Tell = Callable[[str, dict[str, Any]], None]
 class Rounds:
     """Every scheduled round of every stack: submitted in order, published when due, none skipped or merged."""
 
-    def __init__(self, stacks: Sequence[Stack], flags: Parallel, plan: Plan, schedule: Schedule, tell: Tell) -> None:
+    def __init__(
+        self, stacks: Sequence[Stack], flags: Parallel, plan: Plan, schedule: Schedule, tell: Tell, timeline: Timeline
+    ) -> None:
         self.stacks, self.flags, self.plan, self.schedule = list(stacks), flags, plan, schedule
-        self._tell = tell
+        self._tell, self._timeline = tell, timeline
         self._backend: Any = None
         self.submitted = 0
         self.published = 0
@@ -36,12 +39,20 @@ class Rounds:
         self.waiting: dict[int, list[Done]] = {}
         """Results that are there but not yet due."""
         self._readings: list[Reading] = []
+        self._takes: dict[int, list[Reading]] = {}
+        """What the rounds in flight read, kept so that a failed one can be repeated."""
+        self._failed_once: set[int] = set()
+        self.skipped: list[int] = []
+        """Rounds given up after failing twice."""
+        self._consecutive = 0
+        self._last_round = 0
 
     # -- life ------------------------------------------------------------------------------------------------
 
     def open(self, last_round: int) -> None:
         """Start what will compute the rounds up to `last_round`."""
-        self._backend = self._make(self.newest, last_round)
+        self._last_round = last_round
+        self._backend = self._make(self.newest, self.submitted + 1)
 
     def close(self) -> None:
         """End every worker."""
@@ -53,34 +64,39 @@ class Rounds:
     def backend(self) -> str:
         return self._backend.name if self._backend is not None else self.plan.backend
 
-    @property
-    def in_flight(self) -> bool:
-        return self.submitted > self.published + len(self.waiting)
-
     # -- the boundary ----------------------------------------------------------------------------------------
 
-    def boundary(self, round_: int) -> list[RoundResult]:
-        """The boundary of round `round_`; what was published at it."""
+    def boundary(self, round_: int) -> list[list[RoundResult]]:
+        """The boundary of round `round_`; what was published at it, one result per stack for each round."""
         if self.schedule.lag == 0:
             self._submit(round_)
         due = self.schedule.due_at(round_)
         results = [self._publish(r) for r in range(self.published + 1, due + 1)]
         if self.schedule.lag > 0:
             self._submit(round_)
-        return [result for stacks in results for result in stacks]
-
-    def publish_ready(self) -> list[RoundResult]:
-        """Free-running: publish whatever is there."""
-        results: list[RoundResult] = []
-        while self.published < self.submitted and self._backend.poll(self.published + 1):
-            results += self._publish(self.published + 1)
         return results
 
+    def publish_ready(self) -> list[list[RoundResult]]:
+        """Free-running: publish whatever is there."""
+        results: list[list[RoundResult]] = []
+        self.watch()
+        while self.published + 1 in self.waiting:
+            results.append(self._publish(self.published + 1))
+        return results
+
+    def watch(self) -> None:
+        """Take in what is there. A round that failed is repeated at once, while collection goes on."""
+        while (round_ := self._next()) <= self.submitted and self._backend.poll(round_):
+            self._receive(round_)
+
+    def await_all(self) -> None:
+        """Wait for everything submitted; what is not due yet stays waiting."""
+        while (round_ := self._next()) <= self.submitted:
+            self._receive(round_)
+
     def drain(self) -> None:
-        """Wait for everything submitted; what is not due yet stays waiting. The models get the newest weights."""
-        for round_ in range(self.published + 1, self.submitted + 1):
-            if round_ not in self.waiting:
-                self.waiting[round_] = self._claim(round_)
+        """Wait for everything submitted, and give the models the newest weights."""
+        self.await_all()
         self.newest = [state.clone() for state in self.newest]
         for stack, state in zip(self.stacks, self.newest, strict=True):
             stack.settle(state)
@@ -101,53 +117,95 @@ class Rounds:
         else:
             for take in takes:
                 take()
+        self._takes[round_] = takes
         self._backend.submit(round_, takes)
         self.submitted = round_
 
-    def _claim(self, round_: int) -> list[Done]:
+    def _next(self) -> int:
+        """The oldest round whose result has not been taken in."""
+        return self.published + len(self.waiting) + 1
+
+    def _receive(self, round_: int) -> None:
+        """Wait for one round; after a failure it is repeated once on fresh workers, then skipped."""
         try:
             done: list[Done] = self._backend.result(round_, self.flags.round_deadline)
-        except (LearnerError, WorkerDied, DeadlineError):
-            self._tell("round_failed", {"round": round_, "backend": self.backend})
-            raise
+        except (LearnerError, WorkerDied, DeadlineError) as error:
+            self._recover(round_, error)
+            return
+        self._accept(round_, done)
+        self._consecutive = 0
+
+    def _accept(self, round_: int, done: list[Done]) -> None:
+        self.waiting[round_] = done
         self.newest = [state for state, _ in done]
         self.updates += sum(int(result.updates.sum()) for _, result in done)
         self.rejected += sum(int(result.rejected.sum()) for _, result in done)
-        return done
+        del self._takes[round_]
+
+    def _recover(self, round_: int, error: RunError) -> None:
+        again = round_ not in self._failed_once
+        self._tell("round_failed", {"round": round_, "backend": self.backend, "cause": str(error), "repeated": again})
+        self._backend.close()
+        if again:
+            self._failed_once.add(round_)
+        else:
+            self._skip(round_, error)
+        first = self._next()
+        self._backend = self._make(self.newest, first)
+        for later in range(first, self.submitted + 1):
+            self._backend.submit(later, self._takes[later])
+
+    def _skip(self, round_: int, error: RunError) -> None:
+        """The last good weights stay."""
+        self.skipped.append(round_)
+        self._consecutive += 1
+        if self._consecutive >= max(1, self.flags.max_failures):
+            raise LearnerError(
+                f"round {round_} failed twice, and {self._consecutive} rounds in a row have failed "
+                f"(parallel.max_failures is {self.flags.max_failures}): {error}"
+            ) from error
+        self._tell("round_skipped", {"round": round_, "consecutive": self._consecutive})
+        self._accept(round_, [(state, RoundResult.nothing(round_, len(state))) for state in self.newest])
 
     def _publish(self, round_: int) -> list[RoundResult]:
-        done = self.waiting.pop(round_) if round_ in self.waiting else self._claim(round_)
+        while round_ not in self.waiting:
+            self._receive(round_)
+        done = self.waiting.pop(round_)
         for stack, (state, _) in zip(self.stacks, done, strict=True):
             stack.publish(round_, state)
         self.published = round_
         return [result for _, result in done]
 
-    def _make(self, states: list[State], last_round: int) -> Any:
-        together, workers = self.plan.train_together, self.plan.workers
+    def _make(self, states: list[State], first_round: int) -> Any:
+        together, workers, timeline = self.plan.train_together, self.plan.workers, self._timeline
 
         def inline(now: Sequence[State]) -> InlineBackend:
-            return InlineBackend(self.stacks, now, together=together)
+            return InlineBackend(self.stacks, now, together=together, timeline=timeline)
 
-        def process(now: Sequence[State], examples: Sequence[Any], first_round: int) -> ProcessBackend:
+        def process(now: Sequence[State], first_round: int) -> ProcessBackend:
             return ProcessBackend(
                 self.stacks,
                 now,
-                examples,
+                [stack.example() for stack in self.stacks],
                 workers=workers,
                 together=together,
                 lag=self.schedule.lag,
                 first_round=first_round,
+                timeline=timeline,
             )
 
         match self.plan.backend:
             case "inline":
                 return inline(states)
             case "thread":
-                return ThreadBackend(self.stacks, states, workers=workers, together=together)
+                return ThreadBackend(self.stacks, states, workers=workers, together=together, timeline=timeline)
             case "process":
-                examples = [stack.snapshot(0) for stack in self.stacks]
-                backend = process(states, examples, self.submitted + 1)
-                backend.ready()
-                return backend
+                try:
+                    return process(states, first_round).started()
+                except (RunError, OSError) as error:
+                    self._tell("backend_degraded", {"wanted": "process", "used": "inline", "cause": str(error)})
+                    return inline(states)
+            case _ if self.schedule.lag == 0:
+                return inline(states)  # a round that is awaited at once gains nothing in the background
             case _:
-                return AutoBackend(inline, process, states, last_round=last_round, tell=self._tell)
+                return AutoBackend(inline, process, states, last_round=self._last_round, tell=self._tell)

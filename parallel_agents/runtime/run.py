@@ -10,7 +10,9 @@ from typing import Any
 import numpy as np
 
 from parallel_agents.config import Config
+from parallel_agents.errors import Interrupted, RunError
 from parallel_agents.networks import numerics
+from parallel_agents.runtime.checkpoints import Checkpointer
 from parallel_agents.runtime.crew import Crew
 from parallel_agents.runtime.digest import combined, digest
 from parallel_agents.runtime.loop import Loop
@@ -34,7 +36,6 @@ class Run:
         numerics.require()
         flags, experiment = config.parallel, config.experiment
         self.config, self.environments = config, list(environments)
-        self.run_id = uuid.uuid4().hex[:12]
         self.timeline = timeline or Timeline(enabled=False)
         agents = sum(len(env.agents) for env in self.environments)
         self.plan = resolve(flags, agents=agents)
@@ -42,7 +43,7 @@ class Run:
         self.crew = Crew(
             self.environments, self.plan, world_deadline=flags.world_deadline, locked=flags.buffer_sync == "lock"
         )
-        self.rounds = Rounds(self.crew.stacks, flags, self.plan, self.schedule, self._tell)
+        self.rounds = Rounds(self.crew.stacks, flags, self.plan, self.schedule, self._tell, self.timeline)
         self.crew.before_write = self.rounds.wait_for_readers
         self.loop = Loop(
             self.environments,
@@ -54,12 +55,32 @@ class Run:
         self.epoch = 0
         self.seconds = 0.0
         self.failures = 0
-        self.reproducible = flags.publish == "scheduled"
-        self._recent: list[float] = []
+        """Rounds skipped before this run was resumed."""
+        self.scheduled = flags.publish == "scheduled"
+        self.checkpointer: Checkpointer | None = None
+        self.run_id = uuid.uuid4().hex[:12]
+        self.recent: list[float] = []
+        self._stop: int | None = None
+        self._broken: str | None = None
+        """What ended the run before its time; its last epoch is then half done."""
         self._listeners = Listeners()
+
+    def request_stop(self, signal_number: int) -> None:
+        """Stop after this epoch, with everything trained and checkpointed; may be called from a signal handler."""
+        self._stop = signal_number
+
+    @property
+    def reproducible(self) -> bool:
+        """False after a skipped round, and for free-running publication."""
+        return self.scheduled and self.failures + len(self.rounds.skipped) == 0
 
     def until(self, epochs: int, *, listeners: Sequence[Any] = ()) -> RunSummary:
         """Run up to epoch `epochs` and train every round scheduled until then."""
+        if self._broken is not None:
+            raise RunError(
+                f"this run stopped in epoch {self.epoch + 1} by {self._broken} and cannot go on: "
+                "make a new environment and run that"
+            )
         self._listeners = Listeners(listeners)
         self._listeners.on_start(self._info(epochs))
         summary: RunSummary = {}
@@ -67,12 +88,19 @@ class Run:
         self._busy("a run is on its way")
         try:
             self.rounds.open(self.schedule.rounds_until(epochs))
-            while self.epoch < epochs:
+            while self.epoch < epochs and self._stop is None:
                 self._one_epoch(self.epoch + 1)
             with self.timeline.span("wait", "runtime"):
                 self.rounds.drain()
             self.seconds += time.perf_counter() - began
+            self._checkpoint()
             summary = self.summary()
+            if self._stop is not None:
+                raise Interrupted(f"stopped after epoch {self.epoch} of {epochs}", signal_number=self._stop)
+        except BaseException as error:
+            if not summary:
+                self._broken = type(error).__name__
+            raise
         finally:
             self._busy(None)
             self.rounds.close()
@@ -91,32 +119,41 @@ class Run:
             epoch=epoch,
             turns=turns,
             transitions=self.loop.transitions - before,
-            rewards=np.concatenate(self.loop.rewards) / self.crew.worlds,
+            rewards=np.concatenate([earned.mean(axis=1) for earned in self.loop.returns]),
             version=version,
             lag=lag,
             updates=self.rounds.updates,
             seconds=time.perf_counter() - began,
             metrics=self._figures(),
         )
-        self._recent = [*self._recent[-99:], float(stats.rewards.mean())]
-        for result in published:
-            self._listeners.on_round(result)
+        self.recent = [*self.recent[-99:], float(stats.rewards.mean())]
+        for results in published:
+            if results:  # none where no agent is in a stack
+                self._listeners.on_round(self.crew.as_one(results))
         self._listeners.on_epoch(stats)
+        every = self.config.experiment.checkpoint_every
+        if every and epoch % every == 0:
+            self._checkpoint()
 
-    def _after_epoch(self, epoch: int) -> list[RoundResult]:
-        published: list[RoundResult] = []
+    def _checkpoint(self) -> None:
+        """Write a checkpoint, where somebody asked for them; rounds in flight are awaited and recorded."""
+        if self.checkpointer is not None:
+            with self.timeline.span("checkpoint", "runtime", epoch=self.epoch):
+                self.rounds.await_all()
+                self.checkpointer.write()
+
+    def _after_epoch(self, epoch: int) -> list[list[RoundResult]]:
+        published: list[list[RoundResult]] = []
         round_ = self.schedule.round_after(epoch)
         if self.config.parallel.publish == "asap":
             published += self.rounds.publish_ready()
+        else:
+            self.rounds.watch()
         if round_ is not None:
             with self.timeline.span("boundary", "runtime", round=round_):
                 published += self.rounds.boundary(round_)
                 self.crew.train_alone()
         return published
-
-    def turn_of(self, environment: Any) -> None:
-        """One turn of one environment, for those that override `take_turn`."""
-        self.loop.conduct([self.environments.index(environment)])
 
     def summary(self) -> RunSummary:
         """What the run gave so far."""
@@ -132,13 +169,13 @@ class Run:
             "rounds": self.rounds.submitted,
             "updates": self.rounds.updates,
             "rejected_updates": self.rounds.rejected,
-            "failures": self.failures,
+            "failures": self.failures + len(self.rounds.skipped),
             "recomputed_share": self.crew.recomputed / max(1, self.crew.chosen),
             "backend": self.rounds.backend,
             "wall_seconds": self.seconds,
             "turns_per_second": self.loop.turns / max(1e-9, self.seconds),
             "updates_per_second": self.rounds.updates / max(1e-9, self.seconds),
-            "mean_reward": float(np.mean(self._recent)) if self._recent else 0.0,
+            "mean_reward": float(np.mean(self.recent)) if self.recent else 0.0,
             "config": self.config.as_dict(),
         }
 
@@ -149,9 +186,7 @@ class Run:
     def _figures(self) -> Mapping[str, Any]:
         fill = [stack.ring.sizes() / (stack.ring.shape.turns * stack.ring.shape.worlds) for stack in self.crew.stacks]
         explore = [stack.exploration for stack in self.crew.stacks]
-        if len(fill) != 1:
-            return {}
-        return {"epsilon": explore[0].copy(), "buffer_fill": fill[0]}
+        return {"epsilon": self.crew.in_order(explore), "buffer_fill": self.crew.in_order(fill)}
 
     def _busy(self, why: str | None) -> None:
         for stack in self.crew.stacks:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -17,14 +17,16 @@ __all__ = ["Acts", "Outcome"]
 class Acts:
     """What was chosen: rows per stack, and those on their own."""
 
-    observations: list[Array]
-    """per stack: (N, W, D), as the actions were chosen from them"""
-    actions: list[Array]
-    """per stack: (N, W, …)"""
-    extras: list[dict[str, Array]]
-    """per stack: further columns to keep"""
-    alone: dict[Any, Array]
-    """seat -> (W, …)"""
+    observations: dict[int, Array] = field(default_factory=dict)
+    """stack -> (N, W, D), as the actions were chosen from them"""
+    actions: dict[int, Array] = field(default_factory=dict)
+    """stack -> (N, W, …)"""
+    extras: dict[int, dict[str, Array]] = field(default_factory=dict)
+    """stack -> further columns to keep"""
+    alone: dict[Any, Array] = field(default_factory=dict)
+    """seat on its own -> (W, …)"""
+    alone_saw: dict[Any, Array] = field(default_factory=dict)
+    """seat on its own -> (W, *obs), as its actions were chosen from it"""
 
 
 @dataclass(slots=True)

@@ -37,16 +37,19 @@ class Worker:
         with _without_main():
             self._process.start()
         theirs.close()
+        self._started = False
 
     @property
     def pid(self) -> int:
         return int(self._process.pid or 0)
 
     def ready(self, timeout: float = START_DEADLINE) -> bool:
-        """True once the process has started; False if it has not within `timeout`."""
-        if not wait([self._connection, self._process.sentinel], timeout=timeout):
-            return False
-        self.receive(timeout)
+        """True once the process has started; False if it has not within `timeout`. May be asked again."""
+        if not self._started:
+            if not wait([self._connection, self._process.sentinel], timeout=timeout):
+                return False
+            self.receive(timeout)
+            self._started = True
         return True
 
     def send(self, request: Any) -> None:

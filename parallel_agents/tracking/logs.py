@@ -90,9 +90,13 @@ class _Ending:
         )
 
     def __call__(self, logger: WrappedLogger, method: str, event: EventDict) -> str:
-        if not self.console:
+        if not self.console or _severity(method) < _severity(self.level):
             raise structlog.DropEvent
         return self._render(logger, method, event)
+
+
+def _severity(method: str) -> int:
+    return int(getattr(logging, "ERROR" if method == "exception" else method.upper()))
 
 
 class _Stderr:
@@ -180,7 +184,7 @@ def _install(sinks: list[_FileSink], console: bool, level: str) -> Logs:
             structlog.processors.TimeStamper(fmt="%H:%M:%S", utc=False),
             ending,
         ],
-        wrapper_class=structlog.make_filtering_bound_logger(getattr(logging, level.upper())),
+        wrapper_class=structlog.make_filtering_bound_logger(logging.DEBUG),  # the file has all, the console less
         logger_factory=_Stderr,
         cache_logger_on_first_use=False,  # a cached logger outlives its configuration and cannot be pickled
     )

@@ -75,9 +75,7 @@ def _band(table: Floats, level: float, points: int) -> tuple[Floats, Floats, Flo
 def _checked(label: str, curve: ArrayLike) -> Floats:
     table = np.asarray(curve, np.float64)
     if table.ndim != 2 or table.size == 0:
-        raise ShapeError(
-            f"curve {label!r} has shape {table.shape}: give (samples, epochs), neither of them 0"
-        )
+        raise ShapeError(f"curve {label!r} has shape {table.shape}: give (samples, epochs), neither of them 0")
     if not np.isfinite(table).all():
         raise NonFiniteError(f"curve {label!r} holds NaN or infinity: leave those epochs out")
     return table

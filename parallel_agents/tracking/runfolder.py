@@ -114,8 +114,7 @@ def _refuse_if_taken(path: Path) -> None:
     found = next(path.iterdir(), None)
     if found is not None:
         raise ConfigError(
-            f"{path} is not empty and not a run folder (it holds {found.name!r}): "
-            "give a folder that is new or empty"
+            f"{path} is not empty and not a run folder (it holds {found.name!r}): give a folder that is new or empty"
         )
 
 

@@ -95,9 +95,7 @@ class Timeline:
 class _Recording:
     __slots__ = ("_append", "_name", "_rest", "_role", "_start")
 
-    def __init__(
-        self, spans: deque[Span], name: str, role: str, rest: tuple[int, int, dict[str, Any]]
-    ) -> None:
+    def __init__(self, spans: deque[Span], name: str, role: str, rest: tuple[int, int, dict[str, Any]]) -> None:
         self._append, self._name, self._role, self._rest = spans.append, name, role, rest
 
     def __enter__(self) -> None:

@@ -142,7 +142,9 @@ ODD = [
 @pytest.mark.parametrize("shape", ODD, ids=lambda shape: f"{shape['world']} {shape['model']}")
 @pytest.mark.parametrize("way", ["simultaneous", "sequential"])
 def test_odd_shapes_and_agents_that_cannot_act(shape: dict[str, Any], way: str) -> None:
-    problem = merge(shape, {"parallel": {"turn_order": way}, "experiment": {"worlds": shape["world"]["agents"] % 3 + 1}})
+    problem = merge(
+        shape, {"parallel": {"turn_order": way}, "experiment": {"worlds": shape["world"]["agents"] % 3 + 1}}
+    )
     together = run(Odd, merge(problem, {"parallel": {"backend": "inline"}}))
     assert together["updates"] > 0
     assert run(Odd, merge(problem, {"parallel": {"enabled": False}}))["digest"] == together["digest"]

@@ -39,9 +39,7 @@ class Odd(ParallelEnvironment):
 
     def setup_agents(self) -> None:
         keys = self.config.world
-        self.agents = [
-            Agent(model=self.make_model((keys["width"],), keys["actions"])) for _ in range(keys["agents"])
-        ]
+        self.agents = [Agent(model=self.make_model((keys["width"],), keys["actions"])) for _ in range(keys["agents"])]
 
     def _draws(self) -> Any:
         ids = range(len(self.agents))

@@ -89,9 +89,7 @@ def test_a_full_disk_is_reported_once() -> None:
     file = LineFile(Path("/dev/full"), said.append)
     file.write("{}")
     file.write("{}")
-    assert said == [
-        "cannot write /dev/full: No space left on device; its lines are lost until that is mended"
-    ]
+    assert said == ["cannot write /dev/full: No space left on device; its lines are lost until that is mended"]
 
 
 def test_writing_goes_on_when_the_disk_is_back(tmp_path: Path) -> None:
@@ -182,9 +180,7 @@ for n in range(1500):
 def test_processes_share_a_file_through_its_rotations(tmp_path: Path) -> None:
     path = tmp_path / "x.jsonl"
     writers = [
-        subprocess.Popen(
-            [sys.executable, "-c", WRITE_MANY, str(path), str(number)], env={"PYTHONPATH": str(ROOT)}
-        )
+        subprocess.Popen([sys.executable, "-c", WRITE_MANY, str(path), str(number)], env={"PYTHONPATH": str(ROOT)})
         for number in range(3)
     ]
     assert [writer.wait(60) for writer in writers] == [0, 0, 0]
@@ -277,12 +273,8 @@ def test_a_line_after_closing_is_reported(tmp_path: Path) -> None:
 
 
 def test_impossible_files_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(
-        ConfigError, match=r"rotation of x.jsonl after 0 bytes with 3 older parts is impossible"
-    ):
+    with pytest.raises(ConfigError, match=r"rotation of x.jsonl after 0 bytes with 3 older parts is impossible"):
         LineFile(tmp_path / "x.jsonl", _refuse, max_bytes=0)
     assert list(tmp_path.iterdir()) == []
-    with pytest.raises(
-        RunError, match=r"cannot open .*x.jsonl for writing: No such file or directory; choose"
-    ):
+    with pytest.raises(RunError, match=r"cannot open .*x.jsonl for writing: No such file or directory; choose"):
         LineFile(tmp_path / "absent" / "x.jsonl", _refuse)

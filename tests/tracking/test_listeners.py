@@ -69,9 +69,7 @@ def test_everyone_hears_everything_in_order(make_run: Any, make_epoch: Any, make
     assert first.calls == second.calls == EVERYTHING
 
 
-def test_a_failing_listener_is_reported_once_and_dropped(
-    make_run: Any, make_epoch: Any, make_round: Any
-) -> None:
+def test_a_failing_listener_is_reported_once_and_dropped(make_run: Any, make_epoch: Any, make_round: Any) -> None:
     before, after = Heard(), Heard()
     listeners = Listeners([before, Failing(), after])
     with capture_logs() as said:

@@ -86,9 +86,7 @@ def test_threads_inherit_the_context(path: Path) -> None:
         assert "agent" not in structlog.contextvars.get_contextvars()
     records = _records(path)
     assert sorted(record["agent"] for record in records) == list(range(-1, 20))
-    assert {(record["run"], record["role"], record["version"]) for record in records} == {
-        ("r1", "learner", 2)
-    }
+    assert {(record["run"], record["role"], record["version"]) for record in records} == {("r1", "learner", 2)}
     assert records[0]["thread"] == "lone"
     assert all(record["thread"].startswith("pool") for record in records[1:])
 
@@ -183,7 +181,7 @@ def test_the_console_is_stderr_and_has_the_context(path: Path, capsys: pytest.Ca
     assert len(err.splitlines()) == 1
     assert all(word in err for word in ("warning", "loud", "role=learner", "round=2"))
     assert "\x1b" not in err
-    assert [record["event"] for record in _records(path)] == ["loud"]
+    assert [record["event"] for record in _records(path)] == ["too quiet", "loud"], "the file has all"
 
 
 def test_without_a_console_only_the_file_is_written(path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -17,9 +17,7 @@ from parallel_agents.types import EpochStats, RoundResult, RunInfo
 Make = Callable[..., Any]
 
 
-def _write(
-    path: Path, run: RunInfo, make_epoch: Make, make_round: Make, epochs: range, **options: Any
-) -> None:
+def _write(path: Path, run: RunInfo, make_epoch: Make, make_round: Make, epochs: range, **options: Any) -> None:
     writer = MetricsWriter(path, **options)
     writer.on_start(run)
     for epoch in epochs:
@@ -147,8 +145,6 @@ def test_a_full_disk_is_an_error_in_the_log_and_nothing_more(make_run: Make, mak
 
 
 def test_absent_metrics_are_a_clear_error(tmp_path: Path) -> None:
-    expected = re.escape(
-        f"no metrics at {tmp_path / 'metrics.jsonl'}: give a run folder, or the metrics.jsonl"
-    )
+    expected = re.escape(f"no metrics at {tmp_path / 'metrics.jsonl'}: give a run folder, or the metrics.jsonl")
     with pytest.raises(ConfigError, match=expected):
         read_metrics(tmp_path)

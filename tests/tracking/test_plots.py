@@ -69,9 +69,7 @@ def test_bins_hold_every_epoch_once() -> None:
 
 def test_matplotlib_is_asked_for_by_its_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    with pytest.raises(
-        ConfigError, match=r"needs matplotlib, which is not installed: install parallel-agents\[rep"
-    ):
+    with pytest.raises(ConfigError, match=r"needs matplotlib, which is not installed: install parallel-agents\[rep"):
         learning_curve({"a": CURVE}, tmp_path / "curve.png")
     assert list(tmp_path.iterdir()) == []
 

@@ -116,9 +116,7 @@ def test_quiet_is_quiet(make_run: Make, make_epoch: Make) -> None:
     assert stream.getvalue() == ""
 
 
-def test_the_bar_on_a_real_terminal(
-    make_run: Make, make_epoch: Make, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_bar_on_a_real_terminal(make_run: Make, make_epoch: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "120")
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.delenv("NO_COLOR", raising=False)
@@ -165,9 +163,7 @@ def test_the_bar_is_not_redrawn_at_every_epoch_and_fits_80_columns(
     progress.on_end({})
 
 
-def test_log_lines_scroll_above_the_bar(
-    make_run: Make, make_epoch: Make, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_log_lines_scroll_above_the_bar(make_run: Make, make_epoch: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     stream, clock = Terminal(), FakeClock()
     monkeypatch.setattr(sys, "stderr", stream)

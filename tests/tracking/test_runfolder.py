@@ -52,9 +52,7 @@ def test_a_given_folder_is_used_if_new_or_empty(tmp_path: Path) -> None:
     assert RunFolder.create("hunt", tmp_path / "deep" / "new").path == tmp_path / "deep" / "new"
 
 
-def test_a_relative_folder_survives_a_change_of_directory(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_relative_folder_survives_a_change_of_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     folder = RunFolder.create("hunt")
     monkeypatch.chdir("/")
@@ -75,9 +73,7 @@ def test_what_is_written_is_whole_json(tmp_path: Path) -> None:
 
 def test_a_folder_that_is_taken_is_refused_and_left_as_it_was(tmp_path: Path) -> None:
     (tmp_path / "thesis.tex").write_text("precious")
-    with pytest.raises(
-        ConfigError, match=r"is not empty and not a run folder \(it holds 'thesis.tex'\): give a"
-    ):
+    with pytest.raises(ConfigError, match=r"is not empty and not a run folder \(it holds 'thesis.tex'\): give a"):
         RunFolder.create("hunt", tmp_path)
     assert [file.name for file in tmp_path.iterdir()] == ["thesis.tex"]
     with pytest.raises(ConfigError, match=r"thesis.tex is a file: give a folder that is new or empty"):
@@ -116,9 +112,7 @@ def test_a_folder_without_a_mark_is_not_a_run(tmp_path: Path, mark: str | None) 
         RunFolder.open(tmp_path)
 
 
-def test_a_full_disk_is_loud_and_keeps_the_old_summary(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_full_disk_is_loud_and_keeps_the_old_summary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = RunFolder.create("hunt", tmp_path / "x")
     folder.write_summary({"digest": "ab"})
 
@@ -126,9 +120,7 @@ def test_a_full_disk_is_loud_and_keeps_the_old_summary(
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(
-        RunError, match=r"cannot write .*summary.json: No space left on device; what stood there"
-    ):
+    with pytest.raises(RunError, match=r"cannot write .*summary.json: No space left on device; what stood there"):
         folder.write_summary({"digest": "cd"})
     assert json.loads((folder.path / "summary.json").read_text()) == {"digest": "ab"}
     assert sorted(file.name for file in folder.path.iterdir()) == ["run.json", "summary.json"]

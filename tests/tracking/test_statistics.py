@@ -50,9 +50,7 @@ def test_interquartile_mean_along_an_axis() -> None:
 @pytest.mark.parametrize("freedom", [*range(1, 41), 99, 100, 499, 500, 501, 10_000])
 @pytest.mark.parametrize("probability", [0.55, 0.9, 0.975, 0.995])
 def test_student_quantile(freedom: int, probability: float) -> None:
-    assert student_quantile(probability, freedom) == pytest.approx(
-        stats.t.ppf(probability, freedom), rel=1e-7
-    )
+    assert student_quantile(probability, freedom) == pytest.approx(stats.t.ppf(probability, freedom), rel=1e-7)
 
 
 def test_mean_interval_by_hand() -> None:
@@ -132,9 +130,7 @@ def test_bad_input_is_named() -> None:
         interquartile_mean([])
     with pytest.raises(NonFiniteError, match="2 of 3 scores are NaN or infinite: leave them out"):
         mean_interval([1.0, math.nan, math.inf])
-    with pytest.raises(
-        ShapeError, match=r"scores have shape \(1, 1, 1\): give \(runs,\) or \(runs, strata\)"
-    ):
+    with pytest.raises(ShapeError, match=r"scores have shape \(1, 1, 1\): give \(runs,\) or \(runs, strata\)"):
         bootstrap_interval([[[1.0]]])
     with pytest.raises(ShapeError, match=r"samples have shape \(3, 2\): give \(n,\)"):
         mean_interval(SCORES)

@@ -188,7 +188,5 @@ def test_a_failed_write_keeps_the_old_trace(tmp_path: Path, monkeypatch: pytest.
 
 
 def test_an_impossible_ring_is_refused() -> None:
-    with pytest.raises(
-        ConfigError, match="a timeline of 0 spans is impossible: give at least 1, or disable it"
-    ):
+    with pytest.raises(ConfigError, match="a timeline of 0 spans is impossible: give at least 1, or disable it"):
         Timeline(capacity=0)

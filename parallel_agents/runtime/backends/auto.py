@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
+from parallel_agents.errors import RunError
 from parallel_agents.runtime.backends.inline import InlineBackend
 from parallel_agents.runtime.backends.process import ProcessBackend
 from parallel_agents.runtime.backends.work import Done
@@ -41,7 +42,7 @@ class AutoBackend:
     def __init__(
         self,
         inline: Callable[[Sequence[State]], InlineBackend],
-        process: Callable[[Sequence[State], Sequence[Snapshot], int], ProcessBackend],
+        process: Callable[[Sequence[State], int], ProcessBackend],
         states: Sequence[State],
         *,
         last_round: int,
@@ -54,7 +55,7 @@ class AutoBackend:
         self._last_round, self._tell, self._clock = last_round, tell, clock
         self._candidate: ProcessBackend | None = None
         self._settled = False
-        self._held: dict[int, list[Done]] = {}
+        self._held: dict[int, list[Done] | RunError] = {}
         self._outstanding: list[int] = []
         self._ended = clock()
         self._inline_interval = 0.0
@@ -73,14 +74,17 @@ class AutoBackend:
         self._current.submit(round_, takes)
         self._outstanding.append(round_)
         if isinstance(self._current, InlineBackend):
-            self._measure(round_, collect, self._current.learn_seconds, takes)
+            self._measure(round_, collect, self._current.learn_seconds)
         self._ended = self._clock()
 
     def poll(self, round_: int) -> bool:
         return round_ in self._held or self._current.poll(round_)
 
     def result(self, round_: int, timeout: float) -> list[Done]:
-        return self._held.pop(round_) if round_ in self._held else self._claim(round_, timeout)
+        done = self._held.pop(round_) if round_ in self._held else self._claim(round_, timeout)
+        if isinstance(done, RunError):
+            raise done
+        return done
 
     def close(self) -> None:
         self._current.close()
@@ -88,36 +92,56 @@ class AutoBackend:
             self._candidate.close()
 
     def _claim(self, round_: int, timeout: float) -> list[Done]:
-        done = self._current.result(round_, timeout)
         self._outstanding.remove(round_)
+        done = self._current.result(round_, timeout)
         self._states = [state for state, _ in done]
         return done
 
-    def _measure(self, round_: int, collect: float, learn: float, takes: Sequence[Take]) -> None:
+    def _measure(self, round_: int, collect: float, learn: float) -> None:
         """Start a process in the background once the rounds that are left would pay for it."""
         self._inline_interval = collect + learn
         saved = min(collect, learn) * (self._last_round - round_)
-        if self._candidate is None and not self._settled and round_ > 1 and saved > START_COST:
-            self._drain()
-            self._candidate = self._make_process(self._states, [take() for take in takes], round_ + 1)
+        pays = round_ > 1 and saved > START_COST
+        if self._candidate is None and not self._settled and pays and self._drained():
+            try:
+                self._candidate = self._make_process(self._states, round_ + 1)
+            except (RunError, OSError) as error:
+                self._give_up(error)
 
     def _maybe_move(self, round_: int) -> None:
-        if self._candidate is not None and self._candidate.ready(0.0):
-            self._drain()
+        if self._candidate is not None and self._has_started(self._candidate) and self._drained():
             self._candidate.load(self._states, round_)
             self._current, self._candidate = self._candidate, None
             self._intervals = []
             self._tell("backend_moved", {"to": self.name, "round": round_})
 
+    def _has_started(self, candidate: ProcessBackend) -> bool:
+        """True once it can take over; one that cannot be had is given up, and the rounds stay where they are."""
+        try:
+            return candidate.ready(0.0)
+        except RunError as error:
+            candidate.close()
+            self._give_up(error)
+            return False
+
+    def _give_up(self, error: Exception) -> None:
+        self._candidate, self._settled = None, True
+        self._tell("backend_kept", {"backend": self.name, "cause": str(error)})
+
     def _judge(self, round_: int, interval: float) -> None:
         """Go back inline where the process turned out slower."""
         self._intervals.append(interval)
-        if len(self._intervals) == TRIAL and statistics.median(self._intervals[1:]) > self._inline_interval:
-            self._drain()
+        slower = len(self._intervals) == TRIAL and statistics.median(self._intervals[1:]) > self._inline_interval
+        if slower and self._drained():
             self._current.close()
             self._current, self._settled = self._make_inline(self._states), True
             self._tell("backend_moved", {"to": self.name, "round": round_})
 
-    def _drain(self, timeout: float = 600.0) -> None:
+    def _drained(self, timeout: float = 600.0) -> bool:
+        """True once all results are here; a failure is kept for whoever asks for its round, and nothing moves."""
         for round_ in list(self._outstanding):
-            self._held[round_] = self._claim(round_, timeout)
+            try:
+                self._held[round_] = self._claim(round_, timeout)
+            except RunError as error:
+                self._held[round_] = error
+        return not any(isinstance(done, RunError) for done in self._held.values())

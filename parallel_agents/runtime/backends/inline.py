@@ -5,7 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 
+from parallel_agents.errors import LearnerError
 from parallel_agents.runtime.backends.work import Done, learn, split, whole
+from parallel_agents.tracking.timeline import Timeline
 from parallel_agents.types import Snapshot, State
 
 __all__ = ["InlineBackend"]
@@ -18,23 +20,42 @@ class InlineBackend:
 
     name = "inline"
 
-    def __init__(self, stacks: Sequence[object], states: Sequence[State], *, together: bool) -> None:
+    def __init__(
+        self, stacks: Sequence[object], states: Sequence[State], *, together: bool, timeline: Timeline
+    ) -> None:
+        self._timeline = timeline
         self._stacks = len(stacks)
         self._tasks = [task for share in split(stacks, 1, together=together) for task in share]
         self._states = [states[task.stack].rows(task.part) for task in self._tasks]
-        self._results: dict[int, list[Done]] = {}
+        self._results: dict[int, list[Done] | LearnerError] = {}
+        self._failure: LearnerError | None = None
         self.learn_seconds = 0.0
 
     def submit(self, round_: int, takes: Sequence[Take]) -> None:
         snapshots = [take() for take in takes]
         began = time.perf_counter()
-        done = [learn(t, state, snapshots[t.stack]) for t, state in zip(self._tasks, self._states, strict=True)]
-        self._states = [state for state, _ in done]
+        with self._timeline.span("learn", "learner", round=round_):
+            self._results[round_] = self._failure or self._learn(snapshots)
         self.learn_seconds = time.perf_counter() - began
-        self._results[round_] = whole(self._tasks, done, self._stacks)
+
+    def _learn(self, snapshots: Sequence[Snapshot]) -> list[Done] | LearnerError:
+        """A round; one that fails is told by `result`, as everywhere, and the rounds behind it fail with it."""
+        try:
+            done = [
+                learn(task, state, snapshots[task.stack].rows(task.part))
+                for task, state in zip(self._tasks, self._states, strict=True)
+            ]
+        except LearnerError as error:
+            self._failure = error
+            return error
+        self._states = [state for state, _ in done]
+        return whole(self._tasks, done, self._stacks)
 
     def result(self, round_: int, timeout: float) -> list[Done]:
-        return self._results.pop(round_)
+        done = self._results.pop(round_)
+        if isinstance(done, LearnerError):
+            raise done
+        return done
 
     def poll(self, round_: int) -> bool:
         """True if the round's result is there."""

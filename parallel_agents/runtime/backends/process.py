@@ -13,9 +13,12 @@ from typing import Any
 import numpy as np
 import torch
 
+from parallel_agents.errors import DeadlineError, RunError
 from parallel_agents.networks.numerics import require
-from parallel_agents.runtime.backends.work import Done, Task, split, whole
+from parallel_agents.runtime.backends.work import Done, Task, learn, note, split, whole
 from parallel_agents.runtime.workers import START_DEADLINE, Worker
+from parallel_agents.tracking.logs import bind, configure_worker, worker_context
+from parallel_agents.tracking.timeline import Span, Timeline
 from parallel_agents.types import RoundResult, Snapshot, State
 
 __all__ = ["ProcessBackend"]
@@ -39,9 +42,11 @@ class ProcessBackend:
         together: bool,
         lag: int,
         first_round: int,
+        timeline: Timeline,
     ) -> None:
         """examples: one snapshot per stack of the largest shape that a round will have."""
         self._stacks = len(stacks)
+        self._timeline = timeline
         self._shares = split(stacks, workers, together=together)
         self._slots: list[list[list[State]]] = []
         self._reads: list[list[list[Columns]]] = []
@@ -52,7 +57,9 @@ class ProcessBackend:
                 reads = [[_columns(examples[task.stack].rows(task.part)) for task in share] for _ in range(lag + 1)]
                 self._slots.append(slots)
                 self._reads.append(reads)
-                self._workers.append(Worker(f"learner-{index}", _serve, share, slots, reads))
+                self._workers.append(
+                    Worker(f"learner-{index}", _serve, share, slots, reads, worker_context(), timeline.enabled)
+                )
             self.load(states, first_round)
         except BaseException:
             self.close()
@@ -68,6 +75,16 @@ class ProcessBackend:
         """True once all workers have started."""
         return all(worker.ready(timeout) for worker in self._workers)
 
+    def started(self, timeout: float = START_DEADLINE) -> ProcessBackend:
+        """Itself, once all workers have started; where they cannot be had, none is left behind."""
+        try:
+            if not self.ready(timeout):
+                raise DeadlineError(f"the learner processes did not start within {timeout:g} s")
+        except RunError:
+            self.close()
+            raise
+        return self
+
     def submit(self, round_: int, takes: Sequence[Take]) -> None:
         snapshots = [take() for take in takes]
         for share, reads, worker in zip(self._shares, self._reads, self._workers, strict=True):
@@ -76,7 +93,7 @@ class ProcessBackend:
                 part = snapshots[task.stack].rows(task.part)
                 for name, column in part.columns.items():
                     view = columns[name].numpy()
-                    view[tuple(slice(0, length) for length in column.shape)] = column
+                    view[_corner(column.shape)] = column
                 sizes.append({name: column.shape for name, column in part.columns.items()})
             worker.send((round_, sizes))
 
@@ -84,7 +101,11 @@ class ProcessBackend:
         tasks: list[Task] = []
         done: list[Done] = []
         for share, slots, worker in zip(self._shares, self._slots, self._workers, strict=True):
-            results: list[RoundResult] = worker.receive(timeout)
+            try:
+                results, spans = worker.receive(timeout)
+            except RunError as error:
+                raise type(error)(f"round {round_}: {error}") from error
+            self._timeline.merge(spans)
             done += zip(slots[round_ % len(slots)], results, strict=True)
             tasks += share
         return whole(tasks, done, self._stacks)
@@ -99,25 +120,40 @@ class ProcessBackend:
         self._workers = []
 
 
-def _serve(share: Sequence[Task], slots: Sequence[Sequence[State]], reads: Sequence[Sequence[Columns]]) -> Any:
+def _serve(
+    share: Sequence[Task],
+    slots: Sequence[Sequence[State]],
+    reads: Sequence[Sequence[Columns]],
+    logs: Mapping[str, Any],
+    traced: bool,
+) -> Callable[[tuple[int, Sequence[Mapping[str, tuple[int, ...]]]]], tuple[list[RoundResult], list[Span]]]:
     """In the process: answer (round, sizes of what it reads) with the results of the round."""
     require()
+    configure_worker(logs)
+    bind(role="learner")
+    timeline = Timeline(enabled=traced)
 
-    def answer(request: tuple[int, Sequence[Mapping[str, tuple[int, ...]]]]) -> list[RoundResult]:
+    def answer(request: tuple[int, Sequence[Mapping[str, tuple[int, ...]]]]) -> tuple[list[RoundResult], list[Span]]:
         round_, sizes = request
-        results = []
-        for index, task in enumerate(share):
-            columns = {
-                name: reads[round_ % len(reads)][index][name].numpy()[tuple(slice(0, length) for length in shape)]
-                for name, shape in sizes[index].items()
-            }
-            before = slots[(round_ - 1) % len(slots)][index].to(task.learner.device)
-            new, result = task.learner.learn(before, Snapshot(round_, columns), task.identity)
-            _copy(slots[round_ % len(slots)][index], new)
-            results.append(result)
-        return results
+        with timeline.span("learn", "learner", round=round_):
+            results = [_learn(index, task, round_, sizes[index]) for index, task in enumerate(share)]
+        note("round_learnt", round=round_)
+        return results, timeline.take()
+
+    def _learn(index: int, task: Task, round_: int, sizes: Mapping[str, tuple[int, ...]]) -> RoundResult:
+        given = reads[round_ % len(reads)][index]
+        columns = {name: given[name].numpy()[_corner(shape)] for name, shape in sizes.items()}
+        before = slots[(round_ - 1) % len(slots)][index].to(task.learner.device)
+        new, result = learn(task, before, Snapshot(round_, columns))
+        _copy(slots[round_ % len(slots)][index], new)
+        return result
 
     return answer
+
+
+def _corner(shape: tuple[int, ...]) -> tuple[slice, ...]:
+    """The part of a larger array that holds one of this shape."""
+    return tuple(slice(0, length) for length in shape)
 
 
 def _shared(state: State) -> State:

@@ -11,7 +11,9 @@ from typing import Any
 
 from parallel_agents.errors import DeadlineError, LearnerError
 from parallel_agents.networks.numerics import require
-from parallel_agents.runtime.backends.work import Done, Task, learn, split, whole
+from parallel_agents.runtime.backends.work import Done, Task, learn, note, split, whole
+from parallel_agents.tracking.logs import bind
+from parallel_agents.tracking.timeline import Timeline
 from parallel_agents.types import Snapshot, State
 
 __all__ = ["ThreadBackend"]
@@ -20,9 +22,10 @@ Take = Callable[[], Snapshot]
 
 
 class _Worker:
-    """A thread, its jobs and its answers. After a failure it answers no more."""
+    """A thread, its jobs and its answers. The rounds behind one that failed fail with it."""
 
-    def __init__(self, index: int, tasks: Sequence[Task], states: Sequence[State]) -> None:
+    def __init__(self, index: int, tasks: Sequence[Task], states: Sequence[State], timeline: Timeline) -> None:
+        self._timeline = timeline
         self.tasks = list(tasks)
         self.states = list(states)
         self.jobs: queue.SimpleQueue[tuple[int, Sequence[Take]] | None] = queue.SimpleQueue()
@@ -32,17 +35,28 @@ class _Worker:
         self.thread.start()
 
     def _serve(self) -> None:
-        round_ = 0
-        try:
-            require()
-            while (job := self.jobs.get()) is not None:
-                round_, takes = job
-                snapshots = [take() for take in takes]
-                done = [learn(t, s, snapshots[t.stack]) for t, s in zip(self.tasks, self.states, strict=True)]
-                self.states = [state for state, _ in done]
-                self.answers.put((round_, done))
-        except BaseException as error:
-            self.answers.put((round_, error))
+        failure: BaseException | None = None
+        bind(role="learner")
+        while (job := self.jobs.get()) is not None:
+            round_, takes = job
+            answer: list[Done] | BaseException
+            try:
+                snapshots = [take() for take in takes]  # after a failure too, since the collector waits for it
+                answer = failure or self._learn(round_, snapshots)
+            except BaseException as error:
+                answer = failure = error
+            self.answers.put((round_, answer))
+
+    def _learn(self, round_: int, snapshots: Sequence[Snapshot]) -> list[Done]:
+        require()
+        with self._timeline.span("learn", "learner", round=round_):
+            done = [
+                learn(task, state, snapshots[task.stack].rows(task.part))
+                for task, state in zip(self.tasks, self.states, strict=True)
+            ]
+        self.states = [state for state, _ in done]
+        note("round_learnt", round=round_)
+        return done
 
     def answer(self, round_: int, timeout: float) -> list[Done]:
         try:
@@ -60,11 +74,13 @@ class ThreadBackend:
 
     name = "thread"
 
-    def __init__(self, stacks: Sequence[Any], states: Sequence[State], *, workers: int, together: bool) -> None:
+    def __init__(
+        self, stacks: Sequence[Any], states: Sequence[State], *, workers: int, together: bool, timeline: Timeline
+    ) -> None:
         self._stacks = len(stacks)
         shares = split(stacks, workers, together=together)
         self._workers = [
-            _Worker(index, share, [states[task.stack].rows(task.part) for task in share])
+            _Worker(index, share, [states[task.stack].rows(task.part) for task in share], timeline)
             for index, share in enumerate(shares)
         ]
 

@@ -8,9 +8,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import structlog
+
+from parallel_agents.errors import LearnerError
 from parallel_agents.types import Identity, RoundResult, Snapshot, State
 
-__all__ = ["Reading", "Task", "learn", "split", "whole"]
+__all__ = ["Reading", "Task", "learn", "note", "split", "whole"]
 
 Done = tuple[State, RoundResult]
 
@@ -53,9 +56,19 @@ def whole(tasks: Sequence[Task], done: Sequence[Done], stacks: int) -> list[Done
 
 
 def learn(task: Task, state: State, snapshot: Snapshot) -> Done:
-    """One round of one task."""
-    new, result = task.learner.learn(state, snapshot.rows(task.part), task.identity)
+    """One round of one task, from what its own agents read; a failure names round, agents and cause."""
+    try:
+        new, result = task.learner.learn(state, snapshot, task.identity)
+    except Exception as error:
+        agents = ", ".join(map(str, task.identity.agents))
+        raise LearnerError(f"round {snapshot.round} of agents {agents} failed: {error!r}") from error
     return new, result
+
+
+def note(event: str, **fields: Any) -> None:
+    """A record in the run's log; silent where nobody has configured one."""
+    if structlog.is_configured():
+        structlog.get_logger().debug(event, **fields)
 
 
 class Reading:

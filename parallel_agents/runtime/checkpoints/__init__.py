@@ -1,0 +1,10 @@
+"""Checkpoints: what a run is at an epoch boundary, on disk, checked when it is read.
+
+store    files, manifests, hashes, rotation; knows nothing of agents
+memory   the rows of rings as append-only segments
+contents what a run puts into a checkpoint and takes out of it
+"""
+
+from parallel_agents.runtime.checkpoints.contents import Checkpointer, can_checkpoint, restore
+
+__all__ = ["Checkpointer", "can_checkpoint", "restore"]

@@ -1,0 +1,185 @@
+"""What a run puts into a checkpoint, and how it goes on from one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from parallel_agents.errors import CheckpointError, CorruptCheckpoint
+from parallel_agents.runtime.checkpoints.memory import Segments, read_ring
+from parallel_agents.runtime.checkpoints.store import Manifest, Store
+from parallel_agents.tracking.files import plain
+from parallel_agents.types import Array, RoundResult, State, Weights
+
+if TYPE_CHECKING:
+    from parallel_agents.runtime.run import Run
+
+__all__ = ["Checkpointer", "can_checkpoint", "restore"]
+
+COUNTERS = {
+    "loop": ("turns", "transitions"),
+    "crew": ("recomputed", "chosen"),
+    "rounds": ("submitted", "published", "updates", "rejected"),
+}
+
+
+class Checkpointer:
+    """Writes the checkpoints of one run."""
+
+    def __init__(self, run: Run, folder: Path, *, keep_last: int) -> None:
+        self._run, self._keep = run, keep_last
+        self.store = Store(folder)
+        self.store.open_for_writing()
+        self._segments = [Segments(stack.ring) for stack in run.crew.stacks]
+        self._files: dict[str, tuple[int, str]] = {}
+        self._count = 0
+        self.best: int | None = None
+
+    def goes_on(self, manifest: Manifest) -> None:
+        """Share the segments of the checkpoint that the run was resumed from."""
+        self._files = {name: found for name, found in manifest.files.items() if name.startswith("memory-")}
+        self._count = int(manifest.values["segments_written"])
+        self.best = manifest.values["best"]
+        for index, stack in enumerate(self._run.crew.stacks):
+            own = manifest.values["segments"][index]
+            self._segments[index].resume(own["names"], own["ends"], stack.ring)
+
+    def write(self) -> None:
+        """One checkpoint of the run as it is now, at an epoch boundary with nothing in flight."""
+        run = self._run
+        self._count += 1
+        needed: list[dict[str, Any]] = []
+        for index, (stack, segments) in enumerate(zip(run.crew.stacks, self._segments, strict=True)):
+            name = f"memory-{index}-{self._count:06d}.safetensors"
+            self._files[name] = self.store.write(name, segments.next(stack.ring))
+            segments.written(name, stack.ring)
+            names, ends = segments.names(stack.ring)
+            needed.append({"names": names, "ends": ends})
+        wanted = {name for own in needed for name in own["names"]}
+        self._files = {name: found for name, found in self._files.items() if name in wanted}
+        state = f"state-{run.epoch:06d}.safetensors"
+        files = {**self._files, state: self.store.write(state, _arrays(run))}
+        values = {**_values(run), "segments": needed, "segments_written": self._count, "best": self.best}
+        self.store.commit(Manifest(run.epoch, files, plain(values)))
+        best = [] if self.best is None else [self.best]
+        self.store.rotate({*self.store.epochs()[-self._keep :], *best})
+
+
+def can_checkpoint(run: Run) -> bool:
+    """False where episodes cross epochs and the worlds cannot give their state."""
+    return not run.config.experiment.autoreset or all(env.gives_state for env in run.environments)
+
+
+def restore(run: Run, folder: Path) -> tuple[Manifest, list[str]]:
+    """Put a fresh run where a folder's newest good checkpoint left it; what was wrong with newer ones."""
+    store = Store(folder)
+    manifest, troubles = store.newest_good()
+    _fits(run, manifest)
+    arrays = store.read(manifest, f"state-{manifest.epoch:06d}.safetensors")
+    values = manifest.values
+    for owner, names in COUNTERS.items():
+        for name in names:
+            setattr(getattr(run, owner), name, int(values[owner][name]))
+    run.epoch, run.seconds = manifest.epoch, float(values["seconds"])
+    run.failures = int(values["failures"])
+    run.recent = [float(reward) for reward in values["recent"]]
+    for index, stack in enumerate(run.crew.stacks):
+        names = values["segments"][index]["names"]
+        read_ring(stack.ring, [store.read(manifest, name) for name in names])
+        for model, exploration in zip(stack.models, values["exploration"][index], strict=True):
+            model.restore_exploration(exploration)
+    _load(run, arrays, values)
+    return manifest, troubles
+
+
+def _values(run: Run) -> dict[str, Any]:
+    return {
+        "config": run.config.as_dict(),
+        "shape": _shape(run),
+        "seconds": run.seconds,
+        "failures": run.failures + len(run.rounds.skipped),
+        "recent": run.recent,
+        "pending": sorted(run.rounds.waiting),
+        "exploration": [[model.fixed_exploration for model in stack.models] for stack in run.crew.stacks],
+        **{owner: {name: getattr(getattr(run, owner), name) for name in names} for owner, names in COUNTERS.items()},
+    }
+
+
+def _shape(run: Run) -> list[Any]:
+    """What must be equal for a checkpoint to fit: agents and blueprints, as text."""
+    return [[len(stack), repr(stack.blueprint)] for stack in run.crew.stacks]
+
+
+def _fits(run: Run, manifest: Manifest) -> None:
+    if manifest.values["shape"] != _shape(run):
+        raise CheckpointError(
+            "the checkpoint is of another configuration: its agents or networks differ from those of this run"
+        )
+
+
+def _arrays(run: Run) -> dict[str, Array]:
+    arrays: dict[str, Array] = {}
+    for index, stack in enumerate(run.crew.stacks):
+        _put(arrays, f"{index}.newest", run.rounds.newest[index])
+        weights = stack.inference.weights
+        assert weights is not None
+        arrays[f"{index}.acting"] = weights.rows.detach().cpu().numpy()
+        arrays[f"{index}.frames"] = stack.frames.window
+        for round_, done in run.rounds.waiting.items():
+            state, result = done[index]
+            _put(arrays, f"{index}.pending.{round_}", state)
+            arrays[f"{index}.updates.{round_}"] = result.updates
+            arrays[f"{index}.rejected.{round_}"] = result.rejected
+            arrays |= {f"{index}.metric.{round_}.{name}": column for name, column in result.metrics.items()}
+    for k, env in enumerate(run.environments):
+        arrays[f"loop.{k}.alive"], arrays[f"loop.{k}.first"] = run.loop.alive[k], run.loop.first[k]
+        if run.config.experiment.autoreset:
+            arrays |= {f"world.{k}.{name}": np.asarray(value) for name, value in env.state().items()}
+    return arrays
+
+
+def _load(run: Run, arrays: Mapping[str, Array], values: Mapping[str, Any]) -> None:
+    try:
+        run.rounds.waiting = {int(round_): [] for round_ in values["pending"]}
+        for index, stack in enumerate(run.crew.stacks):
+            run.rounds.newest[index] = _state(arrays, f"{index}.newest", stack.state, stack.device)
+            rows = torch.from_numpy(arrays[f"{index}.acting"]).to(stack.device)
+            stack.inference.publish(Weights(run.rounds.published, rows))
+            stack.frames.window = arrays[f"{index}.frames"].copy()
+            for round_, done in run.rounds.waiting.items():
+                state = _state(arrays, f"{index}.pending.{round_}", stack.state, stack.device)
+                head = f"{index}.metric.{round_}."
+                metrics = {name[len(head) :]: column for name, column in arrays.items() if name.startswith(head)}
+                updates, rejected = arrays[f"{index}.updates.{round_}"], arrays[f"{index}.rejected.{round_}"]
+                done.append((state, RoundResult(round_, updates, rejected, metrics)))
+            stack.settle(run.rounds.newest[index])
+        for k, env in enumerate(run.environments):
+            run.loop.alive[k], run.loop.first[k] = arrays[f"loop.{k}.alive"], arrays[f"loop.{k}.first"]
+            if run.config.experiment.autoreset:
+                head = f"world.{k}."
+                env.load_state({name[len(head) :]: value for name, value in arrays.items() if name.startswith(head)})
+    except (KeyError, ValueError, TypeError) as error:
+        raise CorruptCheckpoint(
+            f"the checkpoint of epoch {run.epoch} lacks something or does not fit: {error}"
+        ) from error
+
+
+def _put(arrays: dict[str, Array], head: str, state: State) -> None:
+    arrays |= {f"{head}.{name}": tensor.detach().cpu().numpy() for name, tensor in state.tensors.items()}
+
+
+def _state(arrays: Mapping[str, Array], head: str, like: State, device: str) -> State:
+    """A state with the names, types and shapes of another, from a checkpoint's arrays."""
+    tensors = {}
+    for name, tensor in like.tensors.items():
+        found = torch.from_numpy(arrays[f"{head}.{name}"].copy())
+        if found.shape != tensor.shape or found.dtype != tensor.dtype:
+            raise ValueError(
+                f"{name} is {found.dtype} {tuple(found.shape)}, wanted {tensor.dtype} {tuple(tensor.shape)}"
+            )
+        tensors[name] = found.to(device)
+    return State(tensors)

@@ -1,0 +1,92 @@
+"""The rows of a stack's rings as segments: each checkpoint writes only what is new since the last one.
+
+A row is never changed once every transition in it is closed. So a segment holds, for each agent, the rows from the
+oldest one that was still open at the last checkpoint up to the newest; read in order, later segments over earlier
+ones, they give back the rings.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from parallel_agents.errors import CorruptCheckpoint
+from parallel_agents.memory import Ring
+from parallel_agents.types import Array
+
+__all__ = ["Segments", "read_ring"]
+
+
+class Segments:
+    """What has been written of one ring so far."""
+
+    def __init__(self, ring: Ring) -> None:
+        self._saved = np.zeros(ring.agents, np.int64)
+        self._ends: list[tuple[str, Array]] = []
+
+    def resume(self, names: Sequence[str], ends: Sequence[Sequence[int]], ring: Ring) -> None:
+        """Go on after the segments of a checkpoint."""
+        self._ends = [(name, np.asarray(end, np.int64)) for name, end in zip(names, ends, strict=True)]
+        self._saved = _settled(ring)
+
+    def next(self, ring: Ring) -> dict[str, Array]:
+        """The arrays of the next segment: all rows that are not settled in earlier ones."""
+        first = np.maximum(np.minimum(self._saved, ring.pos), ring.oldest - ring.shape.frames + 1).clip(min=0)
+        arrays: dict[str, Array] = {"first": first, "end": ring.pos.copy()}
+        places = [np.arange(a, b) % ring.valid.shape[1] for a, b in zip(first, ring.pos, strict=True)]
+        for name, column in _columns(ring).items():
+            arrays[f"row.{name}"] = np.concatenate([column[n][own] for n, own in enumerate(places)])
+        return arrays | {f"counter.{name}": getattr(ring, name).copy() for name in Ring.COUNTERS}
+
+    def written(self, name: str, ring: Ring) -> None:
+        """The segment is on disk under this name."""
+        self._ends.append((name, ring.pos.copy()))
+        self._saved = _settled(ring)
+
+    def names(self, ring: Ring) -> tuple[list[str], list[list[int]]]:
+        """The segments that are still needed, and where each of them ends."""
+        self._ends = [
+            (name, end)
+            for place, (name, end) in enumerate(self._ends)
+            if place == len(self._ends) - 1 or (end > ring.oldest - ring.shape.frames + 1).any()
+        ]
+        return [name for name, _ in self._ends], [end.tolist() for _, end in self._ends]
+
+
+def read_ring(ring: Ring, segments: Sequence[Mapping[str, Array]]) -> None:
+    """Fill a fresh ring from the segments of a checkpoint."""
+    try:
+        for segment in segments:
+            at = 0
+            for n, (first, end) in enumerate(zip(segment["first"], segment["end"], strict=True)):
+                count = int(end - first)
+                rows = np.arange(first, end) % ring.valid.shape[1]
+                for name, column in _columns(ring).items():
+                    column[n][rows] = segment[f"row.{name}"][at : at + count]
+                at += count
+        last = segments[-1]
+        for name in Ring.COUNTERS:
+            getattr(ring, name)[...] = last[f"counter.{name}"]
+        for n in range(ring.agents):
+            _list_starts(ring, n)
+    except (KeyError, ValueError, IndexError, TypeError) as error:
+        raise CorruptCheckpoint(f"a memory segment does not fit this run's buffers: {error}") from error
+
+
+def _columns(ring: Ring) -> dict[str, Array]:
+    return {name: getattr(ring, name) for name in Ring.ROWS} | {f"extra.{n}": c for n, c in ring.extras.items()}
+
+
+def _list_starts(ring: Ring, n: int) -> None:
+    """The list of kept transitions follows from the rows: it is in their order."""
+    rows = np.arange(ring.oldest[n], ring.pos[n]) % ring.valid.shape[1]
+    place, world = np.nonzero(ring.valid[n][rows])
+    serials = np.arange(ring.tail[n], ring.head[n]) % ring.starts.shape[1]
+    ring.starts[n][serials] = rows[place] * ring.shape.worlds + world
+
+
+def _settled(ring: Ring) -> Array:
+    """(N,) rows before this serial will never change again."""
+    held = np.where(ring.opened >= 0, ring.opened, ring.pos[:, None])
+    return np.asarray(np.minimum(held.min(axis=1), ring.pos))

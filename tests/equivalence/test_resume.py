@@ -1,0 +1,87 @@
+"""13 epochs and a resume to 26 are 26, for every backend, lag and algorithm, through real files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from parallel_agents.adapters.gymnasium import gymnasium_environment
+from parallel_agents.config import merge
+from parallel_agents.environment import Environment
+from parallel_agents.errors import CheckpointError
+from parallel_agents.runtime.checkpoints import Checkpointer, restore
+from tests.equivalence.test_algorithms import CASES
+from tests.equivalence.worlds import Odd
+
+
+def checkpointed(cls: type[Environment], config: dict[str, Any], folder: Path, epochs: int) -> Environment:
+    """Run to `epochs` with checkpoints every 4 epochs and one at the end."""
+    environment = cls(config=merge(config, {"experiment": {"checkpoint_every": 4}}))
+    run = environment.prepare()
+    run.checkpointer = Checkpointer(run, folder, keep_last=3)
+    environment.run_experiment(epochs)
+    return environment
+
+
+def resumed(cls: type[Environment], config: dict[str, Any], folder: Path, epochs: int) -> dict[str, Any]:
+    environment = cls(config=merge(config, {"experiment": {"checkpoint_every": 4}}))
+    run = environment.prepare()
+    manifest, troubles = restore(run, folder)
+    assert troubles == []
+    run.checkpointer = Checkpointer(run, folder, keep_last=3)
+    run.checkpointer.goes_on(manifest)
+    return environment.run_experiment(epochs)
+
+
+def compare(cls: type[Environment], config: dict[str, Any], folder: Path) -> None:
+    whole = cls(config=merge(config, {"experiment": {"checkpoint_every": 4}})).run_experiment(26)
+    checkpointed(cls, config, folder, 13)
+    again = resumed(cls, config, folder, 26)
+    names = ("digest", "epochs", "turns", "transitions", "updates", "rejected_updates", "rounds", "recomputed_share")
+    assert {name: again[name] for name in names} == {name: whole[name] for name in names}
+
+
+@pytest.mark.parametrize("lag", [0, 1, 2])
+@pytest.mark.parametrize("backend", ["inline", "thread"])
+def test_a_resumed_run_is_the_run(lag: int, backend: str, tmp_path: Path) -> None:
+    parallel = {"backend": backend, "policy_lag": lag, "train_interval": 3}
+    compare(Odd, {"parallel": parallel, "model": {"n_frames": 2, "n_step": 2}}, tmp_path)
+
+
+def test_with_processes_too(tmp_path: Path) -> None:
+    compare(Odd, {"parallel": {"backend": "process", "num_workers": 2, "train_interval": 3}}, tmp_path)
+
+
+@pytest.mark.parametrize("name", [name for name in CASES if "autoreset" not in name])
+def test_for_every_algorithm(name: str, tmp_path: Path) -> None:
+    cls, problem = CASES[name]
+    compare(cls, merge(problem, {"parallel": {"backend": "inline", "train_interval": 3}}), tmp_path)
+
+
+@pytest.mark.parametrize("algorithm", ["ppo", "dqn"])
+def test_foreign_worlds_whose_episodes_cross_epochs(algorithm: str, tmp_path: Path) -> None:
+    model = {"algorithm": algorithm, "hidden": (8,)}
+    config = {"experiment": {"max_turns": 9, "worlds": 3}, "model": model, "parallel": {"backend": "inline"}}
+    compare(gymnasium_environment("CartPole-v1"), config, tmp_path)
+
+
+def test_replicas_too(tmp_path: Path) -> None:
+    compare(Odd, {"experiment": {"seeds": 3}, "parallel": {"backend": "inline"}}, tmp_path)
+
+
+def test_resumed_again_and_again(tmp_path: Path) -> None:
+    config = {"parallel": {"backend": "inline", "train_interval": 3}}
+    whole = Odd(config=merge(config, {"experiment": {"checkpoint_every": 4}})).run_experiment(23)
+    checkpointed(Odd, config, tmp_path, 5)
+    for epochs in (6, 11, 12, 23):
+        last = resumed(Odd, config, tmp_path, epochs)
+    assert last["digest"] == whole["digest"]
+
+
+def test_a_checkpoint_of_other_agents_is_refused(tmp_path: Path) -> None:
+    checkpointed(Odd, {}, tmp_path, 4)
+    other = Odd(config={"world": {"agents": 4}})
+    with pytest.raises(CheckpointError, match="another configuration"):
+        restore(other.prepare(), tmp_path)

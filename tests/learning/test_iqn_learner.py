@@ -1,0 +1,72 @@
+"""Quantile learning against numbers worked by hand."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from parallel_agents.learning.losses import quantile_huber
+from parallel_agents.models import IQN
+from parallel_agents.networks import QuantileNetwork
+from parallel_agents.types import Identity
+
+WHO = Identity((0, 0), (0, 1))
+
+
+def test_the_quantile_huber_loss_by_hand() -> None:
+    # one sample, quantiles .25 and .75, two targets; errors within ±1 count half their square, beyond |e| - .5
+    errors = torch.tensor([[[[0.5, -0.5], [2.0, -1.0]]]])
+    first = (0.25 * 0.125 + 0.75 * 0.125) / 2
+    second = (0.75 * 1.5 + 0.25 * 0.5) / 2
+    assert quantile_huber(errors, torch.tensor([[[0.25, 0.75]]])).item() == pytest.approx(first + second)
+
+
+def test_it_finds_the_quantiles_of_a_distribution() -> None:
+    """Gradient descent on the loss brings values to the quantiles of the targets."""
+    targets = torch.from_numpy(np.random.Generator(np.random.Philox(1)).uniform(0, 10, 4000)).float()
+    quantiles = torch.tensor([[[0.1, 0.5, 0.9]]])
+    values = torch.zeros(3, requires_grad=True)
+    optimizer = torch.optim.Adam([values], 0.05)
+    for _ in range(800):
+        optimizer.zero_grad()
+        quantile_huber((targets - values[:, None])[None, None], quantiles).sum().backward()
+        optimizer.step()
+    assert values.detach().tolist() == pytest.approx([1.0, 5.0, 9.0], abs=0.5)
+
+
+def test_noise_is_the_agents_own_and_acting_is_without() -> None:
+    network = QuantileNetwork(3, 6, 4)
+    rows = network.init(WHO)
+    seen = torch.ones(2, 5, 3)
+    quantiles = torch.full((2, 5, 3), 0.5)
+    bound = network.bind(rows)
+    calm = network.quantiles(bound, seen, quantiles, None)
+    noise = torch.zeros(2, network.noise_size)
+    assert torch.equal(network.quantiles(bound, seen, quantiles, noise), calm)
+    noise[1] = 1.0
+    noisy = network.quantiles(bound, seen, quantiles, noise)
+    assert torch.equal(noisy[0], calm[0])
+    assert not torch.equal(noisy[1], calm[1])
+    assert torch.equal(network.forward(bound, seen), network.forward(bound, seen))
+
+
+def test_training_never_changes_how_the_same_weights_act() -> None:
+    model = IQN((3,), 2, layer=6, n_frames=1, learning_starts=1, epsilon=0.0, epsilon_final=0.0)
+    for t in range(20):
+        model.memory.add([t % 3, 1, 0], action=t % 2, reward=float(t % 2), done=t % 5 == 4)
+    before = model.state
+    acts = [model.take_action([1, 1, 0]) for _ in range(5)]
+    model.train_step()
+    after, model.state = model.state, before
+    assert [model.take_action([1, 1, 0]) for _ in range(5)] == acts
+    assert not torch.equal(after["online"], before["online"])
+
+
+def test_it_learns_which_of_two_actions_pays() -> None:
+    model = IQN((2,), 2, layer=16, n_frames=1, n_step=1, learning_starts=1, epsilon=0.0, epsilon_final=0.0, lr=5e-3)
+    for t in range(60):
+        model.memory.add([1.0, 0.0], action=t % 2, reward=float(t % 2), done=True)
+    for _ in range(150):
+        model.train_step()
+    assert model.take_action([1.0, 0.0]) == 1

@@ -1,0 +1,43 @@
+"""The probe finds computations in which agents touch each other."""
+
+import pytest
+import torch
+
+from parallel_agents.networks import probe
+
+X = torch.arange(1.0, 31.0).reshape(5, 6)
+
+COUPLED = {
+    "common mean": lambda x: x - x.mean(),
+    "common norm": lambda x: x / torch.linalg.vector_norm(x),
+    "neighbour": lambda x: x + x.roll(1, 0),
+    "cumulative": lambda x: x.cumsum(0),
+    "only in pairs": lambda x: x + (len(x) == 2),
+    "sign of zero": lambda x: torch.full_like(x, -0.0 if len(x) > 1 else 0.0),
+    "last bit": lambda x: x + (len(x) > 1) * 2.0**-19 * x,
+}
+
+
+@pytest.mark.parametrize("name", COUPLED)
+def test_coupled_computations_are_found(name):
+    found = probe(lambda part: [X[part] * 2, COUPLED[name](X[part])], 4)
+    assert not found.holds
+    assert "result 1 of 4 agents differs from groups of" in found.detail
+
+
+@pytest.mark.parametrize("agents", [1, 2, 3, 4, 5])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.int64, torch.bool])
+def test_computations_by_row_hold(agents, dtype):
+    found = probe(lambda part: [X.to(dtype)[part]], agents)
+    assert found.holds
+    assert f"{agents} agents agree" in found.detail
+
+
+def test_nan_equals_itself():
+    assert probe(lambda part: [X[part] * torch.nan], 3).holds
+
+
+def test_the_last_group_may_be_smaller():
+    sizes = []
+    probe(lambda part: [sizes.append(part.stop - part.start) or X[part]], 5)
+    assert sorted(sizes) == [1, 1, 1, 1, 1, 2, 3, 5]

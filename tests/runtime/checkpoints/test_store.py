@@ -1,0 +1,148 @@
+"""Checkpoints on disk: damaged ones are noticed and passed over, hostile ones do nothing."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import pickle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from parallel_agents.errors import CheckpointError, CorruptCheckpoint
+from parallel_agents.runtime.checkpoints.store import Manifest, Store, _canonical
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    """Three good checkpoints that share a file."""
+    made = Store(tmp_path)
+    made.open_for_writing()
+    shared = made.write("memory-0-000001.safetensors", {"rows": np.arange(50.0)})
+    for epoch in (1, 2, 3):
+        name = f"state-{epoch:06d}.safetensors"
+        own = made.write(name, {"weights": np.full(20, epoch, np.float32), "on": np.array([True, False])})
+        made.commit(Manifest(epoch, {name: own, "memory-0-000001.safetensors": shared}, {"epoch": epoch}))
+    return made
+
+
+def newest(store: Store) -> int:
+    return store.newest_good()[0].epoch
+
+
+def test_what_was_written_is_read(store: Store) -> None:
+    manifest, troubles = store.newest_good()
+    assert (manifest.epoch, dict(manifest.values), troubles) == (3, {"epoch": 3}, [])
+    arrays = store.read(manifest, "state-000003.safetensors")
+    assert arrays["weights"].tolist() == [3.0] * 20
+    assert arrays["on"].tolist() == [True, False]
+
+
+def test_every_flipped_bit_is_noticed(store: Store) -> None:
+    draws = np.random.Generator(np.random.Philox(7))
+    files = [store.folder / name for name in ("state-000003.safetensors", "epoch-000003.json")]
+    for _ in range(200):
+        path = files[int(draws.integers(2))]
+        good = path.read_bytes()
+        at, bit = int(draws.integers(len(good))), int(draws.integers(8))
+        path.write_bytes(good[:at] + bytes([good[at] ^ (1 << bit)]) + good[at + 1 :])
+        manifest, troubles = store.newest_good()
+        assert manifest.epoch == 2, f"bit {bit} of byte {at} of {path.name} went unnoticed"
+        assert path.name in troubles[0]
+        path.write_bytes(good)
+    assert newest(store) == 3
+
+
+@pytest.mark.parametrize("name", ["state-000003.safetensors", "epoch-000003.json"])
+def test_a_truncated_or_absent_file_is_noticed(store: Store, name: str) -> None:
+    path = store.folder / name
+    path.write_bytes(path.read_bytes()[:-7])
+    assert newest(store) == 2
+    path.unlink()
+    assert newest(store) == 2
+
+
+def test_swapped_files_are_noticed(store: Store) -> None:
+    one, other = (store.folder / f"state-00000{n}.safetensors" for n in (2, 3))
+    one.write_bytes(other.read_bytes())
+    with pytest.raises(CorruptCheckpoint, match="state-000002"):
+        store.check(store.manifest(2))
+
+
+def test_where_a_shared_file_is_lost_nothing_is_usable(store: Store) -> None:
+    (store.folder / "memory-0-000001.safetensors").unlink()
+    with pytest.raises(CheckpointError, match=r"(?s)no usable checkpoint.*memory-0-000001.*Start the run anew"):
+        store.newest_good()
+
+
+def test_no_checkpoint_at_all(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match="there is none"):
+        Store(tmp_path).newest_good()
+
+
+def test_rotation_keeps_what_kept_checkpoints_need(store: Store) -> None:
+    store.rotate({3})
+    names = sorted(path.name for path in store.folder.iterdir())
+    assert names == ["epoch-000003.json", "memory-0-000001.safetensors", "state-000003.safetensors"]
+
+
+def test_leftovers_of_a_killed_writer_are_swept(store: Store) -> None:
+    (store.folder / ".state-000004.safetensors.abcd.unfinished").write_bytes(b"half")
+    (store.folder / "state-000004.safetensors").write_bytes(b"whole, but its manifest was never written")
+    store.open_for_writing()
+    assert not [path for path in store.folder.iterdir() if "000004" in path.name]
+    assert newest(store) == 3
+
+
+class Bomb:
+    def __reduce__(self) -> Any:
+        return (exec, ("raise SystemExit('code ran')",))
+
+
+def forged(store: Store, files: dict[str, Any], **changes: Any) -> None:
+    body = {"format": 1, "epoch": 9, "files": files, "values": {}, **changes}
+    seal = hashlib.sha256(_canonical(body)).hexdigest()
+    (store.folder / "epoch-000009.json").write_text(json.dumps({**body, "sha256": seal}))
+
+
+def entry(data: bytes) -> dict[str, Any]:
+    return {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+
+
+def test_a_pickle_in_place_of_arrays_runs_nothing(store: Store) -> None:
+    data = pickle.dumps(Bomb())
+    (store.folder / "state-000009.safetensors").write_bytes(data)
+    forged(store, {"state-000009.safetensors": entry(data)})
+    manifest = store.manifest(9)
+    with pytest.raises(CorruptCheckpoint, match="not a safetensors file"):
+        store.read(manifest, "state-000009.safetensors")
+
+
+@pytest.mark.parametrize("name", ["../outside.safetensors", "/etc/passwd", "state-1.safetensors/../x", "weights.pkl"])
+def test_a_manifest_cannot_name_files_elsewhere(store: Store, name: str) -> None:
+    forged(store, {name: entry(b"")})
+    with pytest.raises(CorruptCheckpoint, match="only files of a checkpoint"):
+        store.manifest(9)
+    assert newest(store) == 3
+
+
+def test_a_header_that_promises_too_much_is_refused(store: Store) -> None:
+    data = (2**60).to_bytes(8, "little") + b"{}"
+    (store.folder / "state-000009.safetensors").write_bytes(data)
+    forged(store, {"state-000009.safetensors": entry(data)})
+    with pytest.raises(CorruptCheckpoint, match="not a safetensors file"):
+        store.read(store.manifest(9), "state-000009.safetensors")
+
+
+@pytest.mark.parametrize("text", ["", "[]", "null", '{"sha256": 3}', '{"format": 1}', "{" * 1000])
+def test_a_manifest_that_is_none_is_passed_over(store: Store, text: str) -> None:
+    (store.folder / "epoch-000009.json").write_text(text)
+    assert newest(store) == 3
+
+
+def test_another_format_is_said(store: Store) -> None:
+    forged(store, {}, format=99)
+    with pytest.raises(CheckpointError, match="format 99, this version reads 1"):
+        store.manifest(9)

@@ -1,0 +1,110 @@
+"""Stacks and learners with nothing but marks in them: whoever reads one knows which round wrote it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import torch
+
+from parallel_agents.networks import Invariance
+from parallel_agents.types import Identity, RoundResult, Snapshot, State
+
+WIDTH = 64
+RELEASE = threading.Event()
+"""Lets hung learners of this process go on."""
+
+
+class Unpicklable(Exception):
+    """An error that cannot be sent to another process as it is."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message)
+        self.lock = threading.Lock()
+
+
+@dataclass(frozen=True)
+class MarkLearner:
+    """Adds what it reads to every weight; misbehaves in the round it is told to."""
+
+    misbehave: str = ""
+    at_round: int = 0
+    device: str = "cpu"
+
+    def learn(self, state: State, snapshot: Snapshot, identity: Identity) -> tuple[State, RoundResult]:
+        count = int(state["round"][0])
+        if snapshot.round != count + 1:
+            raise AssertionError(f"round {snapshot.round} came after round {count}")
+        if snapshot.round == self.at_round:
+            self._misbehave()
+        agents = torch.tensor(identity.agents, dtype=torch.float64)[:, None]
+        read = torch.from_numpy(snapshot["numbers"]).sum(1, keepdim=True)
+        new = State({"weights": state["weights"] * 0.5 + read + agents, "round": state["round"] + 1})
+        ones = np.ones(len(identity), np.int64)
+        return new, RoundResult(snapshot.round, ones, 0 * ones, {"sum": read[:, 0].numpy().copy()}, seconds=0.25)
+
+    def policy(self, state: State) -> torch.Tensor:
+        return state["weights"]
+
+    def _misbehave(self) -> None:
+        if self.misbehave == "raise":
+            raise ValueError("the weights exploded")
+        if self.misbehave == "raise unpicklable":
+            raise Unpicklable("the weights exploded")
+        if self.misbehave == "hang":
+            RELEASE.wait(60.0)
+        if self.misbehave == "die":
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+class MarkStack:
+    """As much of a stack as rounds need, with a record of what was asked of it."""
+
+    def __init__(self, agents: int, learner: Any = None, *, holds: bool = True, first_agent: int = 0) -> None:
+        self.learner = learner or MarkLearner()
+        self.identity = Identity((0,) * agents, tuple(range(first_agent, first_agent + agents)))
+        self.invariance = Invariance(holds, "said so")
+        weights = torch.zeros(agents, WIDTH, dtype=torch.float64)
+        self.state = State({"weights": weights, "round": torch.zeros(agents, dtype=torch.int64)})
+        self.snapshots: list[int] = []
+        self.published: list[tuple[int, State]] = []
+        self.settled: list[State] = []
+        self.inference = SimpleNamespace(version=0)
+
+    def __len__(self) -> int:
+        return len(self.identity)
+
+    def snapshot(self, round_: int) -> Snapshot:
+        self.snapshots.append(round_)
+        numbers = np.arange(len(self) * 3, dtype=np.float64).reshape(len(self), 3) + round_
+        return Snapshot(round_, {"numbers": numbers})
+
+    def example(self) -> Snapshot:
+        numbers = np.zeros((len(self), 3))
+        return Snapshot(0, {"numbers": numbers})
+
+    def publish(self, version: int, state: State) -> None:
+        self.published.append((version, state))
+
+    def settle(self, state: State) -> None:
+        self.settled.append(state)
+
+
+def expected(stack: MarkStack, rounds: int) -> State:
+    """The state after so many rounds, computed by nothing but a loop."""
+    state, fresh = stack.state, MarkStack(len(stack), first_agent=stack.identity.agents[0])
+    for round_ in range(1, rounds + 1):
+        state, _ = MarkLearner().learn(state, fresh.snapshot(round_), stack.identity)
+    return state
+
+
+def same(one: State, other: State) -> bool:
+    """Equal names, types, shapes and bytes."""
+    return one.tensors.keys() == other.tensors.keys() and all(
+        tensor.dtype == other[name].dtype and torch.equal(tensor, other[name]) for name, tensor in one.tensors.items()
+    )
