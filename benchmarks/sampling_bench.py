@@ -90,10 +90,7 @@ def rows() -> list[dict[str, Any]]:
         ("sampling: class and priority draws with update", 5.0, priority_draw()),
     ):
         samples_per_second(call, CALLS)  # compiles, and warms the caches
-        pairs = [
-            (samples_per_second(call, CALLS), samples_per_second(plain, BASELINE_CALLS))
-            for _ in range(REPEATS)
-        ]
+        pairs = [(samples_per_second(call, CALLS), samples_per_second(plain, BASELINE_CALLS)) for _ in range(REPEATS)]
         rate, baseline = (statistics.median(column) for column in zip(*pairs, strict=True))
         found.append(
             {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -11,6 +12,8 @@ from parallel_agents.networks.numerics import tile_rows
 from parallel_agents.types import Array, Weights
 
 __all__ = ["Inference"]
+
+Forward = Callable[[Tensor], Tensor]
 
 
 class Inference:
@@ -26,13 +29,13 @@ class Inference:
         self.device = device
         self.tile = tile_rows(worlds)
         self._parts = [slice(0, agents)] if together else [slice(n, n + 1) for n in range(agents)]
-        self._bound: list[tuple[slice, list[Tensor]]] = []
-        self._alone: dict[int, list[Tensor]] = {}
+        self._bound: list[tuple[slice, Forward]] = []
+        self._alone: dict[int, Forward] = {}
         self.weights: Weights | None = None
 
     def publish(self, weights: Weights) -> None:
         """Act with these weights from now on. They are never written again, so one swap suffices."""
-        self._bound = [(part, self.network.bind(weights.rows[part])) for part in self._parts]
+        self._bound = [(part, self.network.acting(weights.rows[part])) for part in self._parts]
         self._alone = {}
         self.weights = weights
 
@@ -52,7 +55,7 @@ class Inference:
         """(W, in) -> (W, out) for one agent: what `forward` gives it, byte for byte."""
         assert self.weights is not None
         if index not in self._alone:
-            self._alone[index] = self.network.bind(self.weights.rows[index : index + 1])
+            self._alone[index] = self.network.acting(self.weights.rows[index : index + 1])
         with torch.inference_mode():
             return self._array(self._tiles(self._alone[index], self._tensor(inputs[None]))[0])
 
@@ -64,15 +67,14 @@ class Inference:
         array: Array = (tensor if self.device == "cpu" else tensor.cpu()).numpy()
         return array
 
-    def _tiles(self, bound: list[Tensor], x: Tensor) -> Tensor:
+    def _tiles(self, bound: Forward, x: Tensor) -> Tensor:
         if self.worlds == self.tile:
-            whole: Tensor = self.network.forward(bound, x)
-            return whole
+            return bound(x)
         outputs = []
         for first in range(0, self.worlds, self.tile):
             part = x[:, first : first + self.tile]
             missing = self.tile - part.shape[1]
             if missing:
                 part = torch.nn.functional.pad(part, (0, 0, 0, missing))
-            outputs.append(self.network.forward(bound, part.contiguous())[:, : self.tile - missing])
+            outputs.append(bound(part.contiguous())[:, : self.tile - missing])
         return torch.cat(outputs, 1)

@@ -59,6 +59,8 @@ class DQNLearner:
 
     def learn(self, state: State, snapshot: Snapshot, identity: Identity) -> tuple[State, RoundResult]:
         """One round for every agent of the state."""
+        if not snapshot["ready"].any():
+            return state, RoundResult.nothing(snapshot.round, len(identity))
         began = time.perf_counter()
         new = state.clone()
         rows = new["online"]

@@ -11,6 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from parallel_agents.errors import NonFiniteError, ShapeError
 from parallel_agents.learning.gae import advantages
 from parallel_agents.learning.pace import LearningRates
 from parallel_agents.networks import ActorCritic, gradient_rows
@@ -34,6 +35,9 @@ class PPOLearner:
     A snapshot holds whole trajectories in order, (N, T, W) columns, with log-probability and value of the acting
     weights. With a lag those are older than the learner's: the ratio then still compares with the weights that
     acted, while the early stop compares with the learner at the round's start.
+
+    An optional column `sample_weights`, (N, T, W) of mean 1, weighs each sample's surrogate, value and entropy terms
+    and the normalisation of the advantages; these themselves come from the whole, ordered trajectory.
     """
 
     network: ActorCritic
@@ -67,6 +71,8 @@ class PPOLearner:
 
     def learn(self, state: State, snapshot: Snapshot, identity: Identity) -> tuple[State, RoundResult]:
         """One round for every agent of the state."""
+        if not snapshot["ready"].any():
+            return state, RoundResult.nothing(snapshot.round, len(identity))
         began = time.perf_counter()
         new = state.clone()
         data = _Data(snapshot, new, identity, self.minibatches, self.batch)
@@ -120,8 +126,13 @@ class _Data:
         self.log_prob = snapshot["log_prob"].reshape(agents, -1)
         self.values = snapshot["value"].reshape(agents, -1)
         self.returns = rise.reshape(agents, -1) + self.values
+        given = snapshot.columns.get("sample_weights")
+        self._weights = None if given is None else _checked_weights(given, valid)
         self.rise = np.stack(
-            [_normalised(own, places) for own, places in zip(rise.reshape(agents, -1), self.places, strict=True)]
+            [
+                _normalised(own, places, None if self._weights is None else self._weights[row])
+                for row, (own, places) in enumerate(zip(rise.reshape(agents, -1), self.places, strict=True))
+            ]
         )
         self.start = self.log_prob
 
@@ -130,7 +141,7 @@ class _Data:
         self.start = log_probs
 
     def minibatches(self, round_: int, pass_: int) -> list[tuple[NDArray[np.int64], NDArray[np.float32]]]:
-        """(N, B) places and (N, B) weights that sum to 1, from each agent's own permutation."""
+        """(N, B) places and (N, B) weights that sum to 1 where samples weigh alike, by each agent's own permutation."""
         agents = len(self._identity)
         parts = [
             (np.zeros((agents, self._batch), np.int64), np.zeros((agents, self._batch), np.float32))
@@ -142,6 +153,8 @@ class _Data:
             for (chosen, weights), share in zip(parts, shares, strict=True):
                 chosen[row, : len(share)] = share
                 weights[row, : len(share)] = 1.0 / max(1, len(share))
+                if self._weights is not None:
+                    weights[row, : len(share)] *= self._weights[row, share]
         return parts
 
 
@@ -248,9 +261,28 @@ class _Step:
         return torch.from_numpy(array).to(self._device)
 
 
-def _normalised(rise: NDArray[np.float32], places: NDArray[np.int64]) -> NDArray[np.float32]:
-    """One agent's advantages with mean 0 and deviation 1 over its samples."""
+def _checked_weights(given: Array, valid: Array) -> NDArray[np.float32]:
+    """(N, T, W) weights of samples as (N, T·W)."""
+    weights = np.asarray(given, np.float32).reshape(len(given), -1)
+    if weights.shape != valid.shape:
+        raise ShapeError(
+            f"sample_weights of shape {np.shape(given)} for {valid.shape} places: give one for each sample"
+        )
+    if not (np.isfinite(weights).all() and (weights >= 0).all()):
+        raise NonFiniteError("sample_weights must be finite and not negative: check the shares they come from")
+    return weights
+
+
+def _normalised(
+    rise: NDArray[np.float32], places: NDArray[np.int64], weights: NDArray[np.float32] | None
+) -> NDArray[np.float32]:
+    """One agent's advantages with mean 0 and deviation 1 over its samples, weighted ones where weights are given."""
     own = rise[places].astype(np.float64)
     if len(own) < 2:
         return rise
-    return np.asarray((rise - own.mean()) / (own.std() + 1e-8), np.float32)
+    if weights is None:
+        return np.asarray((rise - own.mean()) / (own.std() + 1e-8), np.float32)
+    shares = weights[places].astype(np.float64)
+    shares /= max(shares.sum(), 1e-300)  # no weight at all: nothing will be learned from these samples
+    mean = shares @ own
+    return np.asarray((rise - mean) / (np.sqrt(shares @ (own - mean) ** 2) + 1e-8), np.float32)

@@ -88,6 +88,7 @@ def push(
     valid: Bools,
     follow: Array,
     age: Array,
+    version: Array,
     starts: Ints,
     pos: Ints,
     oldest: Ints,
@@ -104,6 +105,7 @@ def push(
     acted: Bools,
     first: Bools,
     present: Bools,
+    new_version: int,
 ) -> None:
     """Write one turn into the ring of every agent that takes part in it.
 
@@ -116,6 +118,7 @@ def push(
             continue
         p = pos[n]
         r = p % rows
+        version[n, r] = new_version
         _evict(n, p - logical + 1, oldest, tail, valid)
         _leave(n, p, first, terminated, valid, follow, starts, oldest, head, opened)
         for w in range(columns):
@@ -162,6 +165,7 @@ def close(
     valid: Bools,
     follow: Array,
     age: Array,
+    version: Array,
     pos: Ints,
     oldest: Ints,
     tail: Ints,
@@ -176,6 +180,7 @@ def close(
     for n in range(agents):
         p = pos[n]
         r = p % rows
+        version[n, r] = 0
         _evict(n, p - logical + 1, oldest, tail, valid)
         for w in range(columns):
             last = opened[n, w]

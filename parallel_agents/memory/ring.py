@@ -87,6 +87,7 @@ class Ring:
         self.tail = np.zeros(agents, np.int64)
         self.opened = np.full((agents, worlds), -1, np.int64)
         self.ages = np.zeros((agents, worlds), np.int32)
+        self._columns = tuple(getattr(self, name) for name in self.ROWS)
 
     def agent(self, index: int) -> Ring:
         """One agent's ring: the same memory, seen alone."""
@@ -96,6 +97,7 @@ class Ring:
         for name in (*self.ROWS, *self.COUNTERS, "starts"):
             setattr(alone, name, getattr(self, name)[part])
         alone.extras = {name: column[part] for name, column in self.extras.items()}
+        alone._columns = tuple(getattr(alone, name) for name in self.ROWS)
         return alone
 
     def renew(self) -> None:
@@ -111,10 +113,11 @@ class Ring:
 
     def add(self, turn: Transitions) -> None:
         """Keep one turn of all agents."""
-        self._stamp(turn.present, turn.version, turn.extras)
+        if self.extras:
+            self._stamp(np.flatnonzero(turn.present), turn.extras)
         block = (self.agents, self.shape.worlds, -1)
         kernels.push(
-            *self._columns(),
+            *self._columns,
             self.starts,
             self.pos,
             self.oldest,
@@ -131,21 +134,15 @@ class Ring:
             turn.valid,
             turn.first,
             turn.present,
+            turn.version,
         )
-
-    def _stamp(self, present: Array, version: int, extras: Mapping[str, Array] | None = None) -> None:
-        """Write the columns of the coming row that the kernels do not know."""
-        agents = np.flatnonzero(present)
-        rows = self.pos[agents] % self.valid.shape[1]
-        self.version[agents, rows] = version
-        for name, column in self.extras.items():
-            column[agents, rows] = extras[name][agents] if extras and name in extras else 0.0
 
     def close(self, observations: Array, *, ended: bool, extras: Mapping[str, Array] | None = None) -> None:
         """Keep what the last turn led to; with `ended`, the episodes stop here."""
-        self._stamp(np.ones(self.agents, np.bool_), 0, extras)
+        if self.extras:
+            self._stamp(np.arange(self.agents), extras or {})
         kernels.close(
-            *self._columns(),
+            *self._columns,
             self.pos,
             self.oldest,
             self.tail,
@@ -155,6 +152,12 @@ class Ring:
             observations.reshape(self.agents, self.shape.worlds, -1),
             ended,
         )
+
+    def _stamp(self, agents: NDArray[np.int64], extras: Mapping[str, Array]) -> None:
+        """Write the further columns of the coming row, which the kernels do not know."""
+        rows = self.pos[agents] % self.valid.shape[1]
+        for name, column in self.extras.items():
+            column[agents, rows] = extras[name][agents] if name in extras else 0.0
 
     def sizes(self) -> NDArray[np.int64]:
         """(N,) transitions that can be sampled: all kept ones, up to the first whose next observation is unknown.
@@ -180,7 +183,7 @@ class Ring:
         returns = np.empty((agents, samples), np.float32)
         discounts = np.empty((agents, samples), np.float32)
         kernels.gather(
-            *self._columns(), self.starts, self.pos, serials, n_step, gammas,
+            *self._columns[:-1], self.starts, self.pos, serials, n_step, gammas,
             states, next_states, actions, returns, discounts,
         )  # fmt: skip
         return {
@@ -199,6 +202,3 @@ class Ring:
         kept: dict[str, Any] = {name: getattr(self, name)[index][order] for name in self.ROWS}
         kept |= {f"extra.{name}": column[index][order] for name, column in self.extras.items()}
         return kept | {name: np.array(getattr(self, name)[index]) for name in self.COUNTERS}
-
-    def _columns(self) -> tuple[Array, ...]:
-        return tuple(getattr(self, name) for name in self.ROWS[:-1])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from functools import lru_cache
 from typing import Any
 
@@ -20,6 +20,8 @@ from parallel_agents.seeding import Purpose, generator
 from parallel_agents.types import Array, Identity, Snapshot, State, Transitions, Weights
 
 __all__ = ["Stack", "group"]
+
+_FREE: AbstractContextManager[Any] = nullcontext()
 
 
 def group(models: Sequence[Model]) -> list[list[int]]:
@@ -47,6 +49,7 @@ class Stack:
             if locked and not isinstance(model.memory, ThreadSafeBuffer):
                 model.memory = ThreadSafeBuffer.taking_over(model.memory)
             model.memory.move_to(self.ring, row)
+        self._locked = [model.memory for model in self.models if type(model.memory) is not Buffer]
         self.learner = self.blueprint.learner(device=device)
         self.state = State.join([model.state for model in self.models])
         self.invariance: Invariance = _rehearse(
@@ -133,11 +136,13 @@ class Stack:
         ready = taken["ready"] & ~np.array([model.frozen for model in self.models])
         return Snapshot(round_, {**taken.columns, "ready": ready})
 
-    def _locks(self) -> ExitStack:
+    def _locks(self) -> AbstractContextManager[Any]:
+        """All buffers for this stack alone, where they have locks."""
+        if not self._locked:
+            return _FREE
         held = ExitStack()
-        for model in self.models:
-            if type(model.memory) is not Buffer:
-                held.enter_context(model.memory.locked())
+        for buffer in self._locked:
+            held.enter_context(buffer.locked())
         return held
 
     # -- what users get back ---------------------------------------------------------------------------------

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -14,6 +15,8 @@ from parallel_agents.networks.rows import Layout
 from parallel_agents.types import Identity
 
 __all__ = ["ActorCritic"]
+
+Layers = list[tuple[Tensor, Tensor]]
 
 
 @dataclass(frozen=True)
@@ -70,9 +73,21 @@ class ActorCritic:
 
     def forward(self, parameters: Sequence[Tensor], inputs: Tensor) -> Tensor:
         """(N, R, inputs) -> (N, R, outputs + 1)."""
+        return self._through(self._parts(parameters), inputs)
+
+    def acting(self, rows: Tensor) -> Callable[[Tensor], Tensor]:
+        """`forward` with these rows, made ready once for many calls."""
+        return partial(self._through, self._parts(self.bind(rows)))
+
+    def _parts(self, parameters: Sequence[Tensor]) -> tuple[Layers, Layers, Tensor | None]:
         count = len(self.policy.layout.names)
-        outputs = [self.policy.forward(parameters[:count], inputs)]
-        if isinstance(self.distribution, SquashedGaussian):
-            outputs.append(parameters[-1].expand(-1, inputs.shape[1], -1))
-        outputs.append(self.value.forward(parameters[count : count + len(self.value.layout.names)], inputs))
+        end = count + len(self.value.layout.names)
+        log_std = parameters[-1] if isinstance(self.distribution, SquashedGaussian) else None
+        return self.policy.layers(parameters[:count]), self.value.layers(parameters[count:end]), log_std
+
+    def _through(self, parts: tuple[Layers, Layers, Tensor | None], inputs: Tensor) -> Tensor:
+        policy, value, log_std = parts
+        outputs = [self.policy.through(policy, inputs), self.value.through(value, inputs)]
+        if log_std is not None:
+            outputs.insert(1, log_std.expand(-1, inputs.shape[1], -1))
         return torch.cat(outputs, -1)

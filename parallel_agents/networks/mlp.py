@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Literal
 
 import numpy as np
@@ -13,7 +14,7 @@ import torch
 from torch import Tensor
 
 from parallel_agents.errors import ConfigError
-from parallel_agents.networks.numerics import linear, width
+from parallel_agents.networks.numerics import MIN_WIDTH, product, width
 from parallel_agents.networks.rows import Layout
 from parallel_agents.seeding import Purpose, generator
 from parallel_agents.types import Identity
@@ -93,15 +94,26 @@ class MLP:
 
     def forward(self, parameters: Sequence[Tensor], inputs: Tensor) -> Tensor:
         """(N, R, inputs) -> (N, R, outputs)."""
+        return self.through(self.layers(parameters), inputs)
+
+    def acting(self, rows: Tensor) -> Callable[[Tensor], Tensor]:
+        """`forward` with these rows, made ready once for many calls."""
+        return partial(self.through, self.layers(self.bind(rows)))
+
+    def layers(self, parameters: Sequence[Tensor]) -> list[tuple[Tensor, Tensor]]:
+        """Transposed weight and bias of each layer."""
+        return [(parameters[at].transpose(1, 2), parameters[at + 1]) for at in range(0, len(parameters), 2)]
+
+    def through(self, layers: Sequence[tuple[Tensor, Tensor]], inputs: Tensor) -> Tensor:
+        """(N, R, inputs) through the layers and the head."""
         x = inputs
-        if self.inputs < width(self.inputs):
+        if self.inputs < MIN_WIDTH:
             x = torch.nn.functional.pad(x, (0, width(self.inputs) - self.inputs))
-        last = len(parameters) - 2
-        for index in range(0, len(parameters), 2):
-            x = linear(x, parameters[index], parameters[index + 1])
-            if index < last:
-                # in place: the product is not needed again, not even for the gradient
-                x = x.relu_() if self.activation == "relu" else x.tanh_()
+        for weight, bias in layers[:-1]:
+            x = product(x, weight, bias)
+            # in place: the product is not needed again, not even for the gradient
+            x = x.relu_() if self.activation == "relu" else x.tanh_()
+        x = product(x, *layers[-1])
         if self.dueling:
             value, advantage = x[..., :1], x[..., 1 : 1 + self.outputs]
             return value + advantage - advantage.mean(-1, keepdim=True)

@@ -36,6 +36,7 @@ __all__ = [
     "fingerprint",
     "linear",
     "padded",
+    "product",
     "require",
     "sigmoid",
     "silu",
@@ -67,7 +68,12 @@ def tile_rows(worlds: int) -> int:
 
 def linear(inputs: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     """(N, R, in), (N, out, in), (N, 1, out) -> (N, R, out), agent by agent with its own weights."""
-    return torch.baddbmm(bias, inputs, weight.transpose(1, 2))
+    return product(inputs, weight.transpose(1, 2), bias)
+
+
+def product(inputs: Tensor, transposed: Tensor, bias: Tensor) -> Tensor:
+    """`linear` with the weight already transposed, (N, in, out), as acting keeps it."""
+    return torch.baddbmm(bias, inputs, transposed)
 
 
 def sigmoid(x: Tensor) -> Tensor:

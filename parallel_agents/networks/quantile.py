@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 import torch
@@ -99,6 +100,10 @@ class QuantileNetwork:
         middles = (torch.arange(count, device=inputs.device) + 0.5) / count
         quantiles = middles.expand(inputs.shape[0], inputs.shape[1], count)
         return self.quantiles(parameters, inputs, quantiles, None).mean(2)
+
+    def acting(self, rows: Tensor) -> Callable[[Tensor], Tensor]:
+        """`forward` with these rows."""
+        return partial(self.forward, self.bind(rows))
 
     def quantiles(
         self, parameters: Sequence[Tensor], inputs: Tensor, quantiles: Tensor, noise: Tensor | None

@@ -18,7 +18,7 @@ from parallel_agents.errors import ActionError, ContractError, DeadlineError, No
 from parallel_agents.models import Model, Stack, group
 from parallel_agents.runtime.background import in_background
 from parallel_agents.runtime.plan import Plan
-from parallel_agents.runtime.turn import Acts, Outcome
+from parallel_agents.runtime.turn import Acts, Outcome, all_finite
 from parallel_agents.types import Array, RoundResult, Transitions
 
 __all__ = ["Crew", "Seat"]
@@ -59,6 +59,7 @@ class Crew:
             seat: self._body(seat).model.memory for seat in self.alone if _remembers_as_usual(self._body(seat))
         }
         """Buffers of learners that act by themselves and remember as everybody does."""
+        self._everyone = np.ones(len(self.seats), np.bool_)
         self.recomputed = 0
         self.chosen = 0
 
@@ -189,7 +190,7 @@ class Crew:
                     truncated=self._of(members, outcome.truncated),
                     valid=self._of(members, outcome.acted),
                     first=self._of(members, outcome.first),
-                    present=np.array([outcome.present[seat.environment] for seat in members]),
+                    present=self._present(members, outcome),
                     version=stack.inference.version,
                     extras=acts.extras[index],
                 )
@@ -264,6 +265,12 @@ class Crew:
 
     # -- details ---------------------------------------------------------------------------------------------
 
+    def _present(self, members: Sequence[Seat], outcome: Outcome) -> Array:
+        """(N,) whether each seat's environment took part in the turn."""
+        if all(outcome.present):
+            return self._everyone[: len(members)]
+        return np.array([outcome.present[seat.environment] for seat in members])
+
     def _of(self, members: Sequence[Seat], arrays: Sequence[Array]) -> Array:
         """Rows of the members from one (N, W) array per environment."""
         if len(arrays) == 1 and len(members) == len(arrays[0]):
@@ -291,10 +298,8 @@ class Crew:
                     f"the observation of {self._body(seat).name} has shape {seen.shape}, wanted is "
                     f"(worlds, *obs) = {wanted}: check observe() or pov(), and the model's obs_shape"
                 )
-        with np.errstate(over="ignore", invalid="ignore"):
-            block = np.array(own, np.float32).reshape(len(members), self.worlds, -1)
-            total = block.sum()
-        if not np.isfinite(total) and not np.isfinite(block).all():
+        block = _as_float32(own).reshape(len(members), self.worlds, -1)
+        if not all_finite(block):
             row, world = np.argwhere(~np.isfinite(block).all(axis=-1))[0]
             name = self._body(members[row]).name
             raise NonFiniteError(
@@ -310,6 +315,14 @@ class Crew:
             call = getattr(self._body(seat).model, hook, None)
             if call is not None:
                 call(epoch=epoch)
+
+
+def _as_float32(seen: Any) -> Array:
+    """A copy; what is too large for a float becomes infinite, and is then refused as such."""
+    if isinstance(seen, np.ndarray) and seen.dtype == np.float32:
+        return seen.copy()
+    with np.errstate(over="ignore", invalid="ignore"):
+        return np.array(seen, np.float32)
 
 
 def _remembers_as_usual(agent: Any) -> bool:

@@ -13,7 +13,7 @@ import numpy as np
 
 from parallel_agents.errors import NonFiniteError, ShapeError
 from parallel_agents.runtime.crew import Crew, Seat
-from parallel_agents.runtime.turn import Acts, Outcome
+from parallel_agents.runtime.turn import Acts, Outcome, all_finite
 from parallel_agents.types import Array
 
 __all__ = ["Loop"]
@@ -35,6 +35,9 @@ class Loop:
         self._nobody = [np.zeros(shape, np.bool_) for shape in shapes]
         self.alive = [~nobody for nobody in self._nobody]
         """(N, W) agents whose episode goes on."""
+        self._complete = [True] * len(self.environments)
+        """Nobody's episode has ended: the usual case, in which much can be spared."""
+        self._every_world = np.ones(self.environments[0].n_worlds, np.bool_)
         self.first = [~nobody for nobody in self._nobody]
         """(N, W) agents whose episode starts with the next turn."""
         self.returns = [np.zeros(shape) for shape in shapes]
@@ -59,7 +62,7 @@ class Loop:
 
     def _going(self) -> list[int]:
         """Environments in which somebody's episode goes on."""
-        return [k for k, alive in enumerate(self.alive) if self.autoreset or alive.any()]
+        return [k for k, alive in enumerate(self.alive) if self.autoreset or self._complete[k] or alive.any()]
 
     def _one_turn(self, going: Sequence[int]) -> None:
         if any(env.takes_own_turns for env in self.environments):
@@ -73,7 +76,7 @@ class Loop:
         for k in which:
             env = self.environments[k]
             env.turn = self.turn
-            env.active = self.alive[k].any(axis=0)
+            env.active = self._every_world if self._complete[k] else self.alive[k].any(axis=0)
             env.begin_turn()
         seen = self._observe()
         acts = self.crew.act(which, seen, self.first, self.epoch, self.turn, stacked_only=self.sequential)
@@ -117,8 +120,10 @@ class Loop:
                 f"{type(env).__name__} gave rewards of shape {np.shape(rewards)}, "
                 f"wanted is (agents, worlds) = {alive.shape}"
             )
-        outcome.rewards[k] = rewards = np.where(alive, rewards, np.float32(0.0)).astype(np.float32, copy=False)
-        if not np.isfinite(rewards.sum()) and not np.isfinite(rewards).all():
+        if not self._complete[k]:
+            rewards = np.where(alive, rewards, 0.0)
+        outcome.rewards[k] = rewards = np.asarray(rewards, np.float32)
+        if not all_finite(rewards):
             agent, world = np.argwhere(~np.isfinite(rewards))[0]
             raise NonFiniteError(
                 f"the reward of {env.agents[agent].name} in world {world} is {rewards[agent, world]} "
@@ -135,12 +140,18 @@ class Loop:
             outcome.terminated[k] = terminated & alive
             outcome.truncated[k] = truncated & alive & ~terminated
             self.alive[k] = alive & ~(terminated | truncated)
+            self._complete[k] = bool(self.alive[k].all())
+
+    def restore(self, k: int, alive: Array, first: Array) -> None:
+        """Put one environment's episodes where a checkpoint left them."""
+        self.alive[k], self.first[k], self._complete[k] = alive, first, bool(alive.all())
 
     def _start_episodes(self, which: Mapping[int, Array]) -> None:
         for k, mask in which.items():
             if mask.any():
                 self.environments[k].reset_worlds(mask)
                 self.alive[k] = self.alive[k] | mask
+                self._complete[k] = bool(self.alive[k].all())
                 self.first[k] = self.first[k] | mask
 
     def _observe(self) -> list[Any]:

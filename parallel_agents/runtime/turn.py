@@ -7,10 +7,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+from numba import njit
 
 from parallel_agents.types import Array
 
-__all__ = ["Acts", "Outcome"]
+__all__ = ["Acts", "Outcome", "all_finite"]
 
 
 @dataclass(slots=True)
@@ -46,3 +47,12 @@ class Outcome:
         none = list(nobody)
         zeros = [np.zeros(own.shape, np.float32) for own in nobody]
         return cls(zeros, none, list(none), list(none), list(first), [False] * len(none))
+
+
+@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+def all_finite(numbers: Array) -> bool:
+    """True if none is NaN or infinite; stops at the first that is."""
+    for number in numbers.flat:  # noqa: SIM110 - compiled
+        if not np.isfinite(number):
+            return False
+    return True

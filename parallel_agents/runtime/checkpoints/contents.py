@@ -158,7 +158,7 @@ def _load(run: Run, arrays: Mapping[str, Array], values: Mapping[str, Any]) -> N
                 done.append((state, RoundResult(round_, updates, rejected, metrics)))
             stack.settle(run.rounds.newest[index])
         for k, env in enumerate(run.environments):
-            run.loop.alive[k], run.loop.first[k] = arrays[f"loop.{k}.alive"], arrays[f"loop.{k}.first"]
+            run.loop.restore(k, arrays[f"loop.{k}.alive"], arrays[f"loop.{k}.first"])
             if run.config.experiment.autoreset:
                 head = f"world.{k}."
                 env.load_state({name[len(head) :]: value for name, value in arrays.items() if name.startswith(head)})
