@@ -6,6 +6,7 @@ parallel-agents train gymnasium:CartPole-v1 --algo ppo --worlds 8
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import gymnasium
@@ -20,6 +21,16 @@ from parallel_agents.types import Array
 
 __all__ = ["GymnasiumEnvironment", "gymnasium_environment"]
 
+PPO_DEFAULTS = {
+    "lr": 1e-3,
+    "lr_final": 1e-5,
+    "lr_updates": 11_720,
+    "passes": 20,
+    "minibatches": 1,
+    "gamma": 0.98,
+    "gae_lambda": 0.8,
+}
+"""For short rounds of 32 turns and many passes over each: quick on small tasks. Every key can be set otherwise."""
 LONGEST = 100_000
 """Turns after which an evaluation gives up on an environment without a time limit."""
 
@@ -58,6 +69,12 @@ class GymnasiumEnvironment(ParallelEnvironment):
         self._ends = np.zeros((2, 1, self.n_worlds), np.bool_)
         self._history: list[tuple[int, list[Any]]] = [(0, []) for _ in range(self.n_worlds)]
         """The seed of every world's episode, and the actions since."""
+
+    def make_model(self, obs_shape: Any, n_actions: Any) -> Any:
+        """A fresh model as the `model` section describes it, with defaults that suit these environments."""
+        if self.config.model.get("algorithm") == "ppo":
+            self.config = replace(self.config, model={**PPO_DEFAULTS, **self.config.model})
+        return super().make_model(obs_shape, n_actions)
 
     def _actions(self, space: Any) -> Any:
         self._first_action = 0

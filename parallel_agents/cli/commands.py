@@ -86,6 +86,8 @@ class Eval:
     """Run folder, as `train` printed it."""
     episodes: int = 20
     """Episodes, played side by side."""
+    best: bool = False
+    """The weights of the best evaluation during training (experiment.eval_every) instead of the newest."""
     exploration: float = 0.0
     """0: the agents' best actions; 1: as they explore (for ε-greedy learners, at random)."""
     target: str | None = None

@@ -21,7 +21,11 @@ def evaluate_run(options: Eval) -> None:
         raise ConfigError(f"--episodes {options.episodes}: give a whole number of at least 1")
     folder = RunFolder.open(options.run_dir)
     environment = load_target(options.target or folder.environment)(config=read_config(folder))
-    manifest, _ = restore(environment.prepare(), folder.path)
+    run = environment.prepare()
+    manifest, _ = restore(run, folder.path, best=options.best)
+    if options.best:
+        for stack in run.crew.stacks:
+            stack.show_acting()
     found = environment.evaluate(options.episodes, exploration=options.exploration)
     _, low, high = found.interval
     per_agent = found.returns.mean(axis=1)

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
-
-import numpy as np
 
 from parallel_agents.config import Config, merge
 from parallel_agents.models import Model
@@ -20,7 +17,7 @@ from parallel_agents.types import Array
 if TYPE_CHECKING:
     from parallel_agents.environment.environment import Environment
 
-__all__ = ["Evaluation", "compared", "evaluate"]
+__all__ = ["Evaluation", "evaluate"]
 
 
 @dataclass(frozen=True)
@@ -64,6 +61,7 @@ def evaluate(environment: Environment, episodes: int = 20, *, exploration: float
         max_turns=stage.evaluation_turns,
         autoreset=False,
         sequential=flags.turn_order == "sequential",
+        remembers=False,
     )
     loop.run_epoch(1)
     return Evaluation(loop.returns[0].copy())
@@ -77,9 +75,3 @@ def _acting_copy(fresh: Any, trained: Any, exploration: float) -> Any:
     fresh.set_epsilon(exploration)
     fresh.remember_little()
     return fresh
-
-
-def compared(one: Evaluation, other: Evaluation) -> Interval:
-    """95 % interval of the difference in mean return, paired by episode."""
-    difference: Sequence[float] = (one.returns - other.returns).mean(axis=0)
-    return mean_interval(np.asarray(difference))

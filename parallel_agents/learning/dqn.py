@@ -57,6 +57,10 @@ class DQNLearner:
         """(N, P) the rows that acting needs."""
         return state["online"]
 
+    def acting_as(self, state: State, rows: Tensor) -> State:
+        """The same learners, acting with these rows."""
+        return State({**state.tensors, "online": rows})
+
     def learn(self, state: State, snapshot: Snapshot, identity: Identity) -> tuple[State, RoundResult]:
         """One round for every agent of the state."""
         if not snapshot["ready"].any():

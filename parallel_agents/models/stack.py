@@ -147,6 +147,14 @@ class Stack:
 
     # -- what users get back ---------------------------------------------------------------------------------
 
+    def show_acting(self) -> None:
+        """Give every model the weights it acts with now, for an evaluation in the middle of a run."""
+        weights = self.inference.weights
+        assert weights is not None
+        for row, model in enumerate(self.models):
+            part = slice(row, row + 1)
+            model.state = self.learner.acting_as(model.state, weights.rows[part].clone())
+
     def settle(self, state: State) -> None:
         """Give every model the learner's newest row, as a value of its own."""
         for row, model in enumerate(self.models):

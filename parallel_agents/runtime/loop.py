@@ -23,10 +23,18 @@ class Loop:
     """Turns and epochs of all environments of a run; sequential and parallel are the same loop."""
 
     def __init__(
-        self, environments: Sequence[Any], crew: Crew, *, max_turns: int, autoreset: bool, sequential: bool
+        self,
+        environments: Sequence[Any],
+        crew: Crew,
+        *,
+        max_turns: int,
+        autoreset: bool,
+        sequential: bool,
+        remembers: bool = True,
     ) -> None:
         self.environments, self.crew = list(environments), crew
         self.max_turns, self.autoreset, self.sequential = max_turns, autoreset, sequential
+        self._remembers = remembers
         self.epoch = 0
         self.turn = 0
         self.turns = 0
@@ -55,7 +63,8 @@ class Loop:
         while self.turn < self.max_turns and (going := self._going()):
             self.turn += 1
             self._one_turn(going)
-        self.crew.close_epoch(self._observe(), ended=not self.autoreset)
+        if self._remembers:
+            self.crew.close_epoch(self._observe(), ended=not self.autoreset)
         self.crew.end_epoch(epoch)
         self.turns += self.turn
         return self.turn
@@ -84,7 +93,8 @@ class Loop:
         for k in which:
             rewards, acted = self._apply_in_turn(k, acts) if self.sequential else self._apply(k, acts)
             self._judge(k, rewards, acted, outcome)
-        self.crew.keep(acts, outcome)
+        if self._remembers:
+            self.crew.keep(acts, outcome)
         if self.autoreset:
             self._start_episodes({k: ~self.environments[k].active for k in which})
 

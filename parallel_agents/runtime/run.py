@@ -60,6 +60,9 @@ class Run:
         self.checkpointer: Checkpointer | None = None
         self.run_id = uuid.uuid4().hex[:12]
         self.recent: list[float] = []
+        self.best_epoch: int | None = None
+        self.best_return: float | None = None
+        """Mean return of the best evaluation so far."""
         self._stop: int | None = None
         self._broken: str | None = None
         """What ended the run before its time; its last epoch is then half done."""
@@ -131,9 +134,23 @@ class Run:
             if results:  # none where no agent is in a stack
                 self._listeners.on_round(self.crew.as_one(results))
         self._listeners.on_epoch(stats)
-        every = self.config.experiment.checkpoint_every
-        if every and epoch % every == 0:
+        experiment = self.config.experiment
+        better = bool(experiment.eval_every) and epoch % experiment.eval_every == 0 and self._evaluate()
+        if better or (experiment.checkpoint_every and epoch % experiment.checkpoint_every == 0):
             self._checkpoint()
+
+    def _evaluate(self) -> bool:
+        """Let the acting weights play fresh episodes; True if they are the best so far."""
+        with self.timeline.span("evaluate", "runtime", epoch=self.epoch):
+            for stack in self.crew.stacks:
+                stack.show_acting()
+            returns = [env.evaluate().mean_return for env in self.environments]
+        mean = float(np.mean(returns))
+        better = self.best_return is None or mean > self.best_return
+        if better:
+            self.best_epoch, self.best_return = self.epoch, mean
+        self._tell("evaluated", {"epoch": self.epoch, "mean_return": mean, "returns": returns, "best": better})
+        return better
 
     def _checkpoint(self) -> None:
         """Write a checkpoint, where somebody asked for them; rounds in flight are awaited and recorded."""
@@ -175,6 +192,8 @@ class Run:
             "wall_seconds": self.seconds,
             "turns_per_second": self.loop.turns / max(1e-9, self.seconds),
             "updates_per_second": self.rounds.updates / max(1e-9, self.seconds),
+            "best_epoch": self.best_epoch,
+            "best_return": self.best_return,
             "mean_reward": float(np.mean(self.recent)) if self.recent else 0.0,
             "config": self.config.as_dict(),
         }

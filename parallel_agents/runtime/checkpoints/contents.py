@@ -37,13 +37,11 @@ class Checkpointer:
         self._segments = [Segments(stack.ring) for stack in run.crew.stacks]
         self._files: dict[str, tuple[int, str]] = {}
         self._count = 0
-        self.best: int | None = None
 
     def goes_on(self, manifest: Manifest) -> None:
         """Share the segments of the checkpoint that the run was resumed from."""
         self._files = {name: found for name, found in manifest.files.items() if name.startswith("memory-")}
         self._count = int(manifest.values["segments_written"])
-        self.best = manifest.values["best"]
         for index, stack in enumerate(self._run.crew.stacks):
             own = manifest.values["segments"][index]
             self._segments[index].resume(own["names"], own["ends"], stack.ring)
@@ -63,9 +61,9 @@ class Checkpointer:
         self._files = {name: found for name, found in self._files.items() if name in wanted}
         state = f"state-{run.epoch:06d}.safetensors"
         files = {**self._files, state: self.store.write(state, _arrays(run))}
-        values = {**_values(run), "segments": needed, "segments_written": self._count, "best": self.best}
+        values = {**_values(run), "segments": needed, "segments_written": self._count}
         self.store.commit(Manifest(run.epoch, files, plain(values)))
-        best = [] if self.best is None else [self.best]
+        best = [] if run.best_epoch is None else [run.best_epoch]
         self.store.rotate({*self.store.epochs()[-self._keep :], *best})
 
 
@@ -74,10 +72,18 @@ def can_checkpoint(run: Run) -> bool:
     return not run.config.experiment.autoreset or all(env.gives_state for env in run.environments)
 
 
-def restore(run: Run, folder: Path) -> tuple[Manifest, list[str]]:
-    """Put a fresh run where a folder's newest good checkpoint left it; what was wrong with newer ones."""
+def restore(run: Run, folder: Path, *, best: bool = False) -> tuple[Manifest, list[str]]:
+    """Put a fresh run where a folder's newest good checkpoint left it; what was wrong with newer ones.
+
+    best: take the checkpoint of the best evaluation instead, with the weights that acted in it.
+    """
     store = Store(folder)
     manifest, troubles = store.newest_good()
+    if best:
+        if manifest.values["best_epoch"] is None:
+            raise CheckpointError(f"{folder} knows no best weights: train with experiment.eval_every set")
+        manifest = store.manifest(manifest.values["best_epoch"])
+        store.check(manifest)
     _fits(run, manifest)
     arrays = store.read(manifest, f"state-{manifest.epoch:06d}.safetensors")
     values = manifest.values
@@ -87,6 +93,7 @@ def restore(run: Run, folder: Path) -> tuple[Manifest, list[str]]:
     run.epoch, run.seconds = manifest.epoch, float(values["seconds"])
     run.failures = int(values["failures"])
     run.recent = [float(reward) for reward in values["recent"]]
+    run.best_epoch, run.best_return = values["best_epoch"], values["best_return"]
     for index, stack in enumerate(run.crew.stacks):
         names = values["segments"][index]["names"]
         read_ring(stack.ring, [store.read(manifest, name) for name in names])
@@ -103,6 +110,8 @@ def _values(run: Run) -> dict[str, Any]:
         "seconds": run.seconds,
         "failures": run.failures + len(run.rounds.skipped),
         "recent": run.recent,
+        "best_epoch": run.best_epoch,
+        "best_return": run.best_return,
         "pending": sorted(run.rounds.waiting),
         "exploration": [[model.fixed_exploration for model in stack.models] for stack in run.crew.stacks],
         **{owner: {name: getattr(getattr(run, owner), name) for name in names} for owner, names in COUNTERS.items()},
