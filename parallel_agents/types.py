@@ -143,18 +143,20 @@ class RoundResult:
         if len(parts) == 1:
             return parts[0]
 
-        def joined(name: str) -> Any:
-            first = getattr(parts[0], name)
-            if isinstance(first, Mapping):
-                return {key: np.concatenate([getattr(part, name)[key] for part in parts]) for key in first}
-            return np.concatenate([getattr(part, name) for part in parts])
+        def joined(columns: Sequence[Mapping[str, Array]]) -> dict[str, Array]:
+            names = dict.fromkeys(name for own in columns for name in own)
+            missing = [np.full(len(part.updates), np.nan) for part in parts]
+            return {
+                name: np.concatenate([own.get(name, none) for own, none in zip(columns, missing, strict=True)])
+                for name in names
+            }
 
         return RoundResult(
             parts[0].round,
-            joined("updates"),
-            joined("rejected"),
-            joined("metrics"),
-            joined("priorities"),
+            np.concatenate([part.updates for part in parts]),
+            np.concatenate([part.rejected for part in parts]),
+            joined([part.metrics for part in parts]),
+            joined([part.priorities for part in parts]),
             max(part.seconds for part in parts),
         )
 
