@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from parallel_agents.learning.losses import double_q_targets, huber, q_targets, values_of, weighted_mean
-from parallel_agents.learning.pace import LearningRates
+from parallel_agents.learning.pace import LearningRates, optimizer_state
 from parallel_agents.networks import gradient_rows
 from parallel_agents.networks.numerics import RowAdam, clip_rows
 from parallel_agents.types import Array, Identity, RoundResult, Snapshot, State
@@ -41,17 +41,7 @@ class DQNLearner:
     def init(self, identity: Identity, hyper: Sequence[Mapping[str, float]]) -> State:
         """Fresh learners; one mapping of hyper-parameters per agent."""
         rows = self.network.init(identity)
-        zeros = torch.zeros(len(identity))
-        own = {f"hyper.{name}": torch.tensor([h[name] for h in hyper], dtype=torch.float64) for name in HYPER}
-        tensors = {
-            "online": rows,
-            "target": rows.clone(),
-            "first": torch.zeros_like(rows),
-            "second": torch.zeros_like(rows),
-            "steps": zeros,
-            "updates": torch.zeros(len(identity), dtype=torch.int64),
-        }
-        return State({name: tensor.to(self.device) for name, tensor in (tensors | own).items()})
+        return State({**optimizer_state(rows, hyper, HYPER), "target": rows.clone()}).to(self.device)
 
     def policy(self, state: State) -> Tensor:
         """(N, P) the rows that acting needs."""

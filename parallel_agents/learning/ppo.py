@@ -13,7 +13,7 @@ from torch import Tensor
 
 from parallel_agents.errors import NonFiniteError, ShapeError
 from parallel_agents.learning.gae import advantages
-from parallel_agents.learning.pace import LearningRates
+from parallel_agents.learning.pace import LearningRates, optimizer_state
 from parallel_agents.networks import ActorCritic, gradient_rows
 from parallel_agents.networks.numerics import RowAdam, clip_rows
 from parallel_agents.seeding import Purpose, generator
@@ -54,16 +54,7 @@ class PPOLearner:
 
     def init(self, identity: Identity, hyper: Sequence[Mapping[str, float]]) -> State:
         """Fresh learners; one mapping of hyper-parameters per agent."""
-        rows = self.network.init(identity)
-        own = {f"hyper.{name}": torch.tensor([h[name] for h in hyper], dtype=torch.float64) for name in HYPER}
-        tensors = {
-            "online": rows,
-            "first": torch.zeros_like(rows),
-            "second": torch.zeros_like(rows),
-            "steps": torch.zeros(len(identity)),
-            "updates": torch.zeros(len(identity), dtype=torch.int64),
-        }
-        return State({name: tensor.to(self.device) for name, tensor in (tensors | own).items()})
+        return State(optimizer_state(self.network.init(identity), hyper, HYPER)).to(self.device)
 
     def policy(self, state: State) -> Tensor:
         """(N, P) the rows that acting needs."""
