@@ -54,7 +54,7 @@ def test_with_processes_too(tmp_path: Path) -> None:
     compare(Odd, {"parallel": {"backend": "process", "num_workers": 2, "train_interval": 3}}, tmp_path)
 
 
-@pytest.mark.parametrize("name", [name for name in CASES if "autoreset" not in name])
+@pytest.mark.parametrize("name", CASES)
 def test_for_every_algorithm(name: str, tmp_path: Path) -> None:
     cls, problem = CASES[name]
     compare(cls, merge(problem, {"parallel": {"backend": "inline", "train_interval": 3}}), tmp_path)
@@ -65,6 +65,15 @@ def test_foreign_worlds_whose_episodes_cross_epochs(algorithm: str, tmp_path: Pa
     model = {"algorithm": algorithm, "hidden": (8,)}
     config = {"experiment": {"max_turns": 9, "worlds": 3}, "model": model, "parallel": {"backend": "inline"}}
     compare(gymnasium_environment("CartPole-v1"), config, tmp_path)
+
+
+def test_windows_of_frames_that_cross_epochs(tmp_path: Path) -> None:
+    config = {
+        "experiment": {"autoreset": True, "worlds": 2},
+        "model": {"n_frames": 4},
+        "parallel": {"backend": "inline"},
+    }
+    compare(Odd, config, tmp_path)
 
 
 def test_replicas_too(tmp_path: Path) -> None:

@@ -80,6 +80,12 @@ class Odd(ParallelEnvironment):
             self.dead |= self.numbers[..., 2] < 0.08
         return self.dead.copy(), np.zeros_like(self.dead)
 
+    def state(self) -> Any:
+        return {"place": self.place, "dead": self.dead}
+
+    def load_state(self, state: Any) -> None:
+        self.place, self.dead = state["place"].copy(), state["dead"].copy()
+
 
 def run(cls: type[Environment], config: dict[str, Any]) -> dict[str, Any]:
     """The summary of a whole run."""
