@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from parallel_agents.adapters.gymnasium import gymnasium_environment
@@ -68,12 +69,14 @@ def test_foreign_worlds_whose_episodes_cross_epochs(algorithm: str, tmp_path: Pa
 
 
 def test_windows_of_frames_that_cross_epochs(tmp_path: Path) -> None:
-    config = {
-        "experiment": {"autoreset": True, "worlds": 2},
-        "model": {"n_frames": 4},
-        "parallel": {"backend": "inline"},
-    }
-    compare(Odd, config, tmp_path)
+    config = {"experiment": {"autoreset": True, "worlds": 2}, "model": {"n_frames": 4}, "parallel": {"backend": "inline"}}
+    compare(Odd, config, tmp_path / "run")
+    stopped = checkpointed(Odd, config, tmp_path / "window", 13)
+    again = Odd(config=config)
+    restore(again.prepare(), tmp_path / "window")
+    kept, found = (game.prepare().crew.stacks[0].frames.window for game in (stopped, again))
+    assert kept.any()
+    assert np.array_equal(kept, found)
 
 
 def test_replicas_too(tmp_path: Path) -> None:
