@@ -1,7 +1,7 @@
 """Pictures of one world: a frame as an array, several as a GIF.
 
 Walls and floors fill their cells, things are smaller squares, agents are discs, each in its own colour, with
-a notch on the side they face.
+a notch on the side they face and, where they look different, what they look like in the middle.
 """
 
 from __future__ import annotations
@@ -49,6 +49,8 @@ def frame(grid: Grid, world: int = 0, cell: int = 16) -> Bytes:
     for n, colour in enumerate(agent_colours(len(grid.positions))):
         y, x = grid.positions[n, world]
         image[y, :, x][_disc(cell, int(grid.headings[n, world]))] = colour
+        if np.ptp(grid.looks[:, world]):
+            image[y, :, x][_core(cell)] = field.palette[grid.looks[n, world]]
     return image.reshape(field.height * cell, field.width * cell, 3)
 
 
@@ -68,8 +70,7 @@ def load_imageio() -> Any:
         from imageio import v3
     except ImportError as error:
         raise ConfigError(
-            "writing a GIF needs imageio, which is not installed: "
-            "install parallel-agents with the extra 'report'"
+            "writing a GIF needs imageio, which is not installed: install parallel-agents with the extra 'report'"
         ) from error
     return v3
 
@@ -79,6 +80,12 @@ def _tile(cell: int) -> NDArray[np.bool_]:
     edge = np.minimum(np.arange(cell), np.arange(cell)[::-1])
     rim = max(1, cell // 5)
     return np.minimum.outer(edge, edge) >= rim
+
+
+def _core(cell: int) -> NDArray[np.bool_]:
+    """(cell, cell) the middle of an agent."""
+    away = np.abs(np.arange(cell) - (cell - 1) / 2)
+    return np.asarray(np.maximum.outer(away, away) <= cell / 8)
 
 
 def _disc(cell: int, heading: int) -> NDArray[np.bool_]:

@@ -5,9 +5,9 @@ A game names its options (`Rules`), builds its grid (`build`), and overrides wha
     begin_turn   what happens by itself each turn; here the spawnings
     populate     what lies on a fresh field; here the spawnings again
     earn         what agents get for what they entered; here its value
-    can_act      who is free to act; here everyone
+    settle       what happens once all have moved (beams, meetings), and what it pays; here nothing
 
-The same code serves the simultaneous and the sequential turn order.
+`freeze` takes agents out for some turns. The same code serves the simultaneous and the sequential turn order.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import structlog
@@ -25,11 +25,12 @@ from parallel_agents.config import build_section
 from parallel_agents.environment import Agent, ParallelEnvironment
 from parallel_agents.errors import ConfigError, ContractError
 from parallel_agents.games.draw import frame
+from parallel_agents.games.field import Field
 from parallel_agents.games.grid import Grid, Spawning
-from parallel_agents.games.kernels import Bytes, Flags, Floats, Moment, Stream
+from parallel_agents.games.kernels import Bytes, Flags, Floats, Ints, Moment, Stream
 from parallel_agents.games.record import Recorder
 from parallel_agents.games.sight import Sight
-from parallel_agents.seeding import Purpose, key
+from parallel_agents.seeding import Purpose, key, uniforms
 from parallel_agents.types import Array
 
 __all__ = ["GridEnvironment", "Rules"]
@@ -50,9 +51,7 @@ class Rules:
     def __post_init__(self) -> None:
         for name, least in (("agents", 1), ("height", 3), ("width", 3), ("radius", 0)):
             if getattr(self, name) < least:
-                raise ConfigError(
-                    f"world.{name} is {getattr(self, name)}: give a whole number of at least {least}"
-                )
+                raise ConfigError(f"world.{name} is {getattr(self, name)}: give a whole number of at least {least}")
 
 
 class GridEnvironment(ParallelEnvironment):
@@ -63,14 +62,25 @@ class GridEnvironment(ParallelEnvironment):
     rules: Rules
     grid: Grid
     sight: Sight
+    egocentric: ClassVar[bool] = False
+    """Whether windows turn with the agents, as suits moves relative to where they face."""
     spawnings: Sequence[Spawning] = ()
     """What appears by itself, on a fresh field and at each turn."""
+    _frozen: Ints | None = None
+    """(N, W) turns for which agents are out; None: none ever was."""
+    _able: Flags | None = None
+    """(N, W) who may act in this turn."""
     recorder: Recorder | None = None
     """Shown every turn before it begins."""
 
     def build(self) -> Grid:
         """The game's grid, after `self.rules`, in `self.n_worlds` worlds; it may set `self.spawnings` too."""
         raise ContractError(f"{type(self).__name__}.build() is missing: return the game's Grid")
+
+    def grid_on(self, field: Field, **options: Any) -> Grid:
+        """A grid on a field, with as many agents and worlds and such a radius as the configuration says."""
+        rules = self.rules
+        return Grid(field, agents=rules.agents, worlds=self.n_worlds, **{"radius": rules.radius} | options)
 
     def populate(self, moment: Moment, which: Flags) -> None:
         """Put what lies on a fresh field into the worlds of the (W,) mask; the agents stand there already."""
@@ -84,9 +94,34 @@ class GridEnvironment(ParallelEnvironment):
         """
         return self.grid.field.values.take(entered)
 
+    def settle(self) -> Floats | None:
+        """What happens once all agents have moved; (N, W) what it pays, None: nothing.
+
+        It comes at the end of a turn in both turn orders; `did` tells what agents chose.
+        """
+        return None
+
+    def did(self, action: str) -> Flags:
+        """(N, W) who chose an action in this turn and was free to."""
+        chosen: Flags = self._chosen == self.grid.actions.index(action)
+        return chosen if self._able is None else chosen & self._able
+
+    def freeze(self, which: Flags, turns: int) -> None:
+        """Take the agents of the (N, W) mask out for so many turns, from the next one on."""
+        if self._frozen is None:
+            self._frozen = np.zeros(self.grid.headings.shape, np.int32)
+        self._frozen[which] = np.maximum(self._frozen[which], turns)
+
     def moment(self) -> Moment:
         """Where this turn's draws are."""
         return (*self._key, self.epoch, self.turn)
+
+    def draws(self, slots: int = 1, purpose: Purpose = Purpose.WORLD) -> Array:
+        """(N, W, slots) numbers in [0, 1) of this turn, each agent's own, for a game's rules or a scripted policy."""
+        agents, worlds = self.grid.headings.shape
+        who = [self.seed] * agents, purpose, range(agents), range(worlds)
+        numbers: Array = uniforms(*who, epoch=self.epoch, turns=1, slots=slots, first_turn=self.turn)[0]
+        return numbers
 
     def recorders(self, folder: Path) -> Sequence[Recorder]:
         """A recorder of the first world, each `experiment.record_period` epochs, if GIFs can be written."""
@@ -111,7 +146,11 @@ class GridEnvironment(ParallelEnvironment):
         self._key = key(self.seed, Purpose.WORLD)
         self.rules = build_section(self.options, self.config.world, "world")
         self.grid = self.build()
-        self.sight = Sight(self.grid, radius=self.rules.radius, observation=self.rules.observation)
+        self.sight = Sight(
+            self.grid, radius=self.rules.radius, observation=self.rules.observation, egocentric=self.egocentric
+        )
+        self._chosen = np.full(self.grid.headings.shape, -1)
+        self._frozen = self._able = None
         size, actions = self.sight.size, len(self.grid.actions)
         self.agents = [Agent(model=self.make_model((size,), actions)) for _ in self.grid.positions]
 
@@ -122,12 +161,17 @@ class GridEnvironment(ParallelEnvironment):
     def reset_worlds(self, which: Array) -> None:
         """A fresh field in the worlds of the (W,) mask."""
         self.grid.fresh(self.moment(), which)
+        if self._frozen is not None:
+            self._frozen[:, which] = 0
         self.populate(self.moment(), which)
 
     def begin_turn(self) -> None:
-        """Let things appear."""
+        """Let those who were frozen long enough go, and things appear."""
         if self.recorder is not None:
             self.recorder.look()
+        if self._frozen is not None:
+            self._able = self._frozen == 0
+            self._frozen -= ~self._able
         for rule in self.spawnings:
             self.grid.spawn(rule, self.moment())
 
@@ -139,11 +183,30 @@ class GridEnvironment(ParallelEnvironment):
         """(W, obs) what one agent sees now."""
         return self.sight.one(index)
 
+    def can_act(self) -> Flags | None:
+        """(N, W) who is not frozen in this turn; None: nobody ever was."""
+        return self._able
+
     def apply_actions(self, actions: Array) -> Array:
         """All agents act in list order."""
-        return self.earn(self.grid.move(actions, able=self.can_act()), 0)
+        return self._act(actions, 0)
 
     def apply_agent(self, index: int, actions: Array) -> Array:
         """One agent acts; (W,) what it earned, or (N, W) if others earned by it too."""
-        earned = self.earn(self.grid.move(actions[None], index, self.can_act()), index)
+        earned = self._act(actions[None], index)
         return earned[0] if len(earned) == 1 else earned
+
+    def _act(self, actions: Array, first: int) -> Floats:
+        """Some agents act, from `first` on; after the last one, what follows is settled."""
+        entered = self.grid.move(actions, first, self.can_act())
+        earned = self.earn(entered, first)
+        self._chosen[first : first + len(actions)] = actions
+        if first + len(actions) < len(self._chosen):
+            return earned
+        settled = self.settle()
+        if settled is None:
+            return earned
+        if len(earned) == len(settled):
+            return earned + settled
+        settled[first:] += earned
+        return settled

@@ -19,7 +19,7 @@ import numpy as np
 from parallel_agents.errors import ConfigError
 from parallel_agents.games.kernels import Bytes, Ints
 
-__all__ = ["EMPTY", "Field", "Kind", "walled"]
+__all__ = ["EMPTY", "Field", "Kind", "blank", "walled"]
 
 EMPTY = "."
 """The glyph of a cell in which nothing lies."""
@@ -49,9 +49,7 @@ class Field:
     them or is gone once they enter; what lies on other layers stays. `outside` is what lies beyond the field.
     """
 
-    def __init__(
-        self, kinds: Sequence[Kind], *maps: str, outside: str = "wall", layer: int | None = None
-    ) -> None:
+    def __init__(self, kinds: Sequence[Kind], *maps: str, outside: str = "wall", layer: int | None = None) -> None:
         self.kinds = tuple(kinds)
         _check_kinds(self.kinds)
         self._codes = {kind.name: code for code, kind in enumerate(self.kinds, 1)}
@@ -60,9 +58,7 @@ class Field:
         self.height, self.width = self.cells.shape[1:]
         self.layer = len(maps) - 1 if layer is None else layer
         if not 0 <= self.layer < len(maps):
-            raise ConfigError(
-                f"agents on layer {layer} of a field with {len(maps)}: give 0 to {len(maps) - 1}"
-            )
+            raise ConfigError(f"agents on layer {layer} of a field with {len(maps)}: give 0 to {len(maps) - 1}")
         self.values = np.array([0.0, *(kind.value for kind in self.kinds)], np.float32)
         """(K + 1,) what entering each code pays."""
         self.passable = np.array([True, *(kind.passable for kind in self.kinds)])
@@ -80,9 +76,7 @@ class Field:
     def blocking(self, name: str) -> int:
         """The code of a kind that must not be passable: an agent, or what lies outside."""
         if self.kinds[self.code(name) - 1].passable:
-            raise ConfigError(
-                f"the kind {name!r} is passable, but agents must not enter it: give it passable=False"
-            )
+            raise ConfigError(f"the kind {name!r} is passable, but agents must not enter it: give it passable=False")
         return self.code(name)
 
     def sites(self, name: str | None = None) -> Ints:
@@ -90,6 +84,15 @@ class Field:
         open_ = self.passable[np.delete(self.cells, self.layer, axis=0)].all(axis=0)
         here = self.cells[self.layer] == (0 if name is None else self.code(name))
         return np.argwhere(here & open_).astype(np.int32)
+
+
+def blank(height: int, width: int) -> str:
+    """The map of a layer on which nothing lies at first.
+
+    >>> blank(2, 3).split()
+    ['...', '...']
+    """
+    return "\n".join([EMPTY * width] * height)
 
 
 def walled(height: int, width: int, wall: str = "#") -> str:
@@ -112,19 +115,14 @@ def _check_kinds(kinds: Sequence[Kind]) -> None:
     for what in ("name", "glyph"):
         seen = [getattr(kind, what) for kind in kinds]
         if len(set(seen)) < len(seen):
-            raise ConfigError(
-                f"two kinds have the same {what}: found {', '.join(map(repr, seen))}; make them differ"
-            )
+            raise ConfigError(f"two kinds have the same {what}: found {', '.join(map(repr, seen))}; make them differ")
     for kind in kinds:
         if len(kind.glyph) != 1 or kind.glyph.isspace() or kind.glyph == EMPTY:
             raise ConfigError(
-                f"the kind {kind.name!r} has the glyph {kind.glyph!r}: "
-                f"give one character, neither blank nor {EMPTY!r}"
+                f"the kind {kind.name!r} has the glyph {kind.glyph!r}: give one character, neither blank nor {EMPTY!r}"
             )
         if len(kind.colour) != 3 or not all(0 <= part <= 255 for part in kind.colour):
-            raise ConfigError(
-                f"the kind {kind.name!r} has the colour {kind.colour}: give three numbers from 0 to 255"
-            )
+            raise ConfigError(f"the kind {kind.name!r} has the colour {kind.colour}: give three numbers from 0 to 255")
 
 
 def _read(kinds: Sequence[Kind], maps: Sequence[str]) -> Bytes:
@@ -139,7 +137,5 @@ def _read(kinds: Sequence[Kind], maps: Sequence[str]) -> Bytes:
         )
     strange = {glyph for lines in layers for line in lines for glyph in line} - set(codes)
     if strange:
-        raise ConfigError(
-            f"the map has {sorted(strange)}, which no kind has as its glyph: there are {' '.join(codes)}"
-        )
+        raise ConfigError(f"the map has {sorted(strange)}, which no kind has as its glyph: there are {' '.join(codes)}")
     return np.array([[[codes[glyph] for glyph in line] for line in lines] for lines in layers], np.uint8)

@@ -27,18 +27,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from parallel_agents.errors import ActionError, ConfigError, ContractError, ShapeError
 from parallel_agents.games import kernels
 from parallel_agents.games.field import EMPTY, Field
-from parallel_agents.games.kernels import Bytes, Flags, Ints, Moment, Stream
+from parallel_agents.games.kernels import Bytes, Chances, Flags, Ints, Moment, Stream
+from parallel_agents.games.steps import step_table
 from parallel_agents.types import Array
 
 __all__ = ["Grid", "Spawning", "uppermost"]
-
-_STEPS = {"stay": (0, 0, -1), "up": (-1, 0, 0), "right": (0, 1, 1), "down": (1, 0, 2), "left": (0, -1, 3)}
-"""Rows, columns, and the heading given (-1: none). Headings go clockwise: to turn is to add."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,17 +43,23 @@ class Spawning:
     """What appears by itself, where, and how likely; `Grid.spawning` makes one."""
 
     kinds: Bytes
-    probability: float
+    over: int
+    """What must lie there before: 0 for nothing."""
+    chances: Chances
+    """(W,)"""
     sites: Ints
     layer: int
     number: int
-    """Its place among the spawnings of its grid, which addresses its draws."""
+    """Its place among the rules of its grid that draw, which addresses its draws."""
 
 
 class Grid:
     """W copies of a field, with N agents in each.
 
-    Agents look like the kind `looks`, or each like its own. `radius` says how far a `Sight` may reach.
+    Agents look like the kind `looks`, or each like its own. `radius` says how far a `Sight` may reach. The
+    actions are moves, absolute (up, down, left, right: an agent faces where it goes) or relative to where it
+    faces (forward, backward, step_left, step_right, turn_left, turn_right), or stay; `deeds` names further
+    ones, in which an agent stays where it is and the game does the rest.
     """
 
     def __init__(
@@ -68,13 +71,14 @@ class Grid:
         radius: int = 1,
         looks: str | Sequence[str] = "agent",
         actions: Sequence[str] = ("up", "down", "left", "right"),
+        deeds: Sequence[str] = (),
     ) -> None:
         self.field = field
         self.starts = field.sites()
         """(S, 2) where agents may stand on a fresh field."""
         _check_sizes(agents, worlds, radius, len(self.starts))
-        self.actions = tuple(actions)
-        self._steps = _step_table(self.actions)
+        self.actions = (*actions, *deeds)
+        self._steps = step_table(self.actions, deeds)
         self.margin = max(radius, 1)
         """Cells around the field, so that neither a window nor a step can leave the array."""
         self._bare = _surrounded(field, self.margin)
@@ -91,12 +95,17 @@ class Grid:
         """(N, W) the code of the kind as which each agent is seen."""
         self._everyone = np.ones((agents, worlds), np.bool_)
         self._everywhere = np.ones(worlds, np.bool_)
-        self._spawnings = 0
+        self._rules = 0
         self._stand()
+
+    def number(self) -> int:
+        """A number for one more rule that draws, which addresses its draws."""
+        self._rules += 1
+        return self._rules - 1
 
     def fresh(self, moment: Moment, which: Flags | None = None) -> None:
         """Put the bare field into the worlds of the (W,) mask, their agents on cells drawn at `moment`."""
-        which = self._everywhere if which is None else _mask(which, self._everywhere)
+        which = self.worlds_of(which)
         kernels.clear(self.padded, self._bare, which)
         kernels.place(
             self.padded, self.margin, self.field.layer, self.positions, self.headings, self.looks,
@@ -104,35 +113,59 @@ class Grid:
         )  # fmt: skip
 
     def spawning(
-        self, *names: str, probability: float, sites: Ints | None = None, layer: int | None = None
+        self,
+        *names: str,
+        probability: float,
+        sites: Ints | None = None,
+        layer: int | None = None,
+        over: str | None = None,
     ) -> Spawning:
-        """A rule for `spawn`: the kinds, equally likely, and the sites (None: wherever agents may stand)."""
+        """A rule for `spawn`: the kinds, equally likely, and the sites (None: wherever agents may stand).
+
+        They appear where nothing lies, or where `over` lies and is gone then.
+        """
         if not 0.0 <= probability <= 1.0:
             raise ConfigError(f"things appear with probability {probability}: give a number from 0 to 1")
         if not names:
             raise ConfigError("no kind is named that should appear: name at least one")
         codes = np.array([self.field.code(name) for name in names], np.uint8)
-        sites = self.starts if sites is None else np.ascontiguousarray(sites, np.int32)
         layer = self.field.layer if layer is None else layer
-        size = self.field.height, self.field.width
-        if sites.ndim != 2 or sites.shape[1] != 2 or (sites < 0).any() or (sites >= size).any():
-            raise ConfigError(
-                f"things appear on sites that are no cells of a field of {size}: give rows and columns"
-            )
         if not 0 <= layer < len(self.field.cells):
             raise ConfigError(f"things appear on layer {layer}: give 0 to {len(self.field.cells) - 1}")
-        self._spawnings += 1
-        return Spawning(codes, float(probability), sites, layer, self._spawnings - 1)
+        chances = np.full(len(self._everywhere), float(probability))
+        under = 0 if over is None else self.field.code(over)
+        return Spawning(codes, under, chances, self.checked_sites(sites), layer, self.number())
+
+    def checked_sites(self, sites: Array | None) -> Ints:
+        """(S, 2) cells, for kernels, which check nothing; None: wherever agents may stand on a fresh field."""
+        sites = self.starts if sites is None else np.ascontiguousarray(sites, np.int32)
+        size = self.field.height, self.field.width
+        if sites.ndim != 2 or sites.shape[1] != 2 or (sites < 0).any() or (sites >= size).any():
+            raise ConfigError(f"things appear on sites that are no cells of a field of {size}: give rows and columns")
+        return sites
 
     def spawn(
-        self, rule: Spawning, moment: Moment, stream: Stream = Stream.SPAWN, which: Flags | None = None
+        self,
+        rule: Spawning,
+        moment: Moment,
+        stream: Stream = Stream.SPAWN,
+        which: Flags | None = None,
+        chances: Chances | None = None,
     ) -> None:
-        """Let things appear in the worlds of the mask, where nothing lies and nobody stands."""
+        """Let things appear in the worlds of the mask; `chances`, (W,), in place of the rule's own."""
         kernels.spawn(
-            self.padded, self.margin, rule.layer, rule.sites, rule.kinds, rule.probability, moment,
-            stream + rule.number,
-            self._everywhere if which is None else _mask(which, self._everywhere),
+            self.padded, self.margin, rule.layer, rule.sites, rule.kinds, rule.over,
+            rule.chances if chances is None else _chances(chances, rule.chances), moment, stream + rule.number,
+            self.worlds_of(which),
         )  # fmt: skip
+
+    def worlds_of(self, which: Flags | None) -> Flags:
+        """A (W,) mask for kernels; None: every world."""
+        return self._everywhere if which is None else _mask(which, self._everywhere)
+
+    def agents_of(self, which: Flags | None) -> Flags:
+        """An (N, W) mask for kernels; None: everyone."""
+        return self._everyone if which is None else _mask(which, self._everyone)
 
     def move(self, actions: Array, first: int = 0, able: Flags | None = None) -> Bytes:
         """Let the agents from `first` on do their (n, W) actions, in list order; (n, W) what they entered.
@@ -144,7 +177,7 @@ class Grid:
         wrong = kernels.move(
             self.padded, self.margin, self.field.layer, self.positions, self.headings, self.looks,
             self.field.passable, self._steps, np.ascontiguousarray(actions, np.int64), first,
-            self._everyone if able is None else _mask(able, self._everyone), entered,
+            self.agents_of(able), entered,
         )  # fmt: skip
         if wrong >= 0:
             agent, world = divmod(wrong, actions.shape[1])
@@ -157,20 +190,25 @@ class Grid:
     def put(self, agent: int, world: int, cell: tuple[int, int]) -> None:
         """Stand an agent on another cell; what lies there on its layer is gone."""
         if not (0 <= cell[0] < self.field.height and 0 <= cell[1] < self.field.width):
-            raise ContractError(
-                f"agent {agent} cannot stand on {cell} of world {world}: it is outside of the field"
-            )
+            raise ContractError(f"agent {agent} cannot stand on {cell} of world {world}: it is outside of the field")
         codes = self.cells[world, :, cell[0], cell[1]]
         layer = self.cells[world, self.field.layer]
         if not self.field.passable[codes].all():
             names = [self.field.kinds[code - 1].name for code in codes if not self.field.passable[code]]
             raise ContractError(
-                f"agent {agent} cannot stand on {cell} of world {world}: {names[0]} is there; "
-                "choose a free cell"
+                f"agent {agent} cannot stand on {cell} of world {world}: {names[0]} is there; choose a free cell"
             )
         layer[tuple(self.positions[agent, world])] = 0
         layer[cell] = self.looks[agent, world]
         self.positions[agent, world] = cell
+
+    def look(self, codes: Array) -> None:
+        """Let the agents be seen as the (N, W) codes from now on."""
+        if codes.shape != self.looks.shape or self.field.passable[codes].any():
+            raise ContractError(f"looks of shape {codes.shape}: give codes {self.looks.shape} of kinds not passable")
+        self.looks[:] = codes
+        worlds = np.arange(codes.shape[1])
+        self.cells[worlds, self.field.layer, self.positions[..., 0], self.positions[..., 1]] = self.looks
 
     def text(self, world: int = 0) -> str:
         """A world in glyphs, of each cell the uppermost thing."""
@@ -201,6 +239,16 @@ def _mask(mask: Flags, like: Flags) -> Flags:
     return np.ascontiguousarray(mask)
 
 
+def _chances(chances: Chances, like: Chances) -> Chances:
+    """Probabilities from outside, for kernels."""
+    if chances.shape != like.shape or not ((chances >= 0.0) & (chances <= 1.0)).all():
+        raise ShapeError(
+            f"chances of shape {chances.shape}, {chances.min()} to {chances.max()}: "
+            f"give one per world, {like.shape}, from 0 to 1"
+        )
+    return np.ascontiguousarray(chances, np.float64)
+
+
 def uppermost(cells: Bytes) -> Bytes:
     """(L, H, C) -> (H, C): of each cell the code of what lies highest.
 
@@ -218,18 +266,7 @@ def _check_sizes(agents: int, worlds: int, radius: int, room: int) -> None:
         if found < least:
             raise ConfigError(f"a grid with {name} = {found}: give a whole number of at least {least}")
     if room < agents:
-        raise ConfigError(
-            f"{agents} agents on a field with {room} free cells: enlarge the field or take fewer agents"
-        )
-
-
-def _step_table(actions: Sequence[str]) -> NDArray[np.int8]:
-    strange = [name for name in actions if name not in _STEPS]
-    if strange or not actions:
-        raise ConfigError(
-            f"the actions {list(actions)}: name at least one, all of them out of {', '.join(_STEPS)}"
-        )
-    return np.array([_STEPS[name] for name in actions], np.int8)
+        raise ConfigError(f"{agents} agents on a field with {room} free cells: enlarge the field or take fewer agents")
 
 
 def _look_table(field: Field, looks: str | Sequence[str], agents: int, worlds: int) -> Bytes:

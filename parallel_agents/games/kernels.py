@@ -25,12 +25,13 @@ from numpy.typing import NDArray
 
 from parallel_agents.seeding import draw, uniform
 
-__all__ = ["Moment", "Stream", "clear", "colours", "move", "onehot", "place", "spawn"]
+__all__ = ["Moment", "Stream", "block", "clear", "colours", "move", "onehot", "place", "spawn"]
 
 Bytes = NDArray[np.uint8]
 Flags = NDArray[np.bool_]
 Floats = NDArray[np.float32]
 Ints = NDArray[np.int32]
+Chances = NDArray[np.float64]
 Moment = tuple[int, int, int, int]
 """Where the draws of a turn are: the two words of their key, the epoch, the turn."""
 
@@ -44,15 +45,14 @@ class Stream(IntEnum):
     PLACE = 0x100
     """Where agents start. (The streams below are left to `numpy` generators that stand at slot 0.)"""
     SPAWN = 0x200
-    """+ i: the i-th spawning, each turn."""
+    """+ i: the i-th rule of the grid that draws, each turn."""
     POPULATE = 0x300
-    """+ i: the i-th spawning, on a fresh field."""
-    GAME = 0x400
-    """+ i: a game's own rules."""
+    """+ i: the i-th rule of the grid that draws, on a fresh field."""
 
 
 @njit(cache=True, inline="always")  # type: ignore[untyped-decorator]
-def _block(moment: Moment, stream: int, j: int, world: int) -> Words:
+def block(moment: Moment, stream: int, j: int, world: int) -> Words:
+    """Slots 4j … 4j + 3 of a stream, for kernels."""
     words: Words = draw(
         np.uint64(moment[0]),
         np.uint64(moment[1]),
@@ -97,7 +97,7 @@ def place(
         for s in range(len(sites)):
             order[s] = s
         for n in range(agents):
-            a, b, c, d = _block(moment, Stream.PLACE, n // 2, w)
+            a, b, c, d = block(moment, Stream.PLACE, n // 2, w)
             where, facing = (a, b) if n % 2 == 0 else (c, d)
             s = n + int(uniform(where) * (len(sites) - n))
             order[n], order[s] = order[s], order[n]
@@ -114,26 +114,28 @@ def spawn(
     layer: int,
     sites: Ints,
     kinds: Bytes,
-    probability: float,
+    over: int,
+    chances: Chances,
     moment: Moment,
     stream: int,
     which: Flags,
 ) -> None:
-    """Let something appear on each of (S, 2) sites with `probability`, each of `kinds` equally likely.
+    """Let something appear on each of (S, 2) sites with its world's chance, each of `kinds` equally likely.
 
-    The sites are S independent Bernoulli trials; a success where the layer is not empty has no effect. Rather
-    than a number per site, the kernel draws the gap to the next success, P(gap >= g) = (1 - p)^g. Slot j is
-    the j-th success of its world: u * len(kinds) has the kind as its whole part, and its fraction, uniform
-    again, gives the gap before it.
+    The sites are S independent Bernoulli trials; a success where the layer holds not `over` has no effect.
+    Rather than a number per site, the kernel draws the gap to the next success, P(gap >= g) = (1 - p)^g. Slot
+    j is the j-th success of its world: u * len(kinds) has the kind as its whole part, and its fraction,
+    uniform again, gives the gap before it.
     """
-    if probability <= 0.0:
-        return
-    miss = math.log1p(-probability) if probability < 1.0 else -math.inf
+    chance, miss = 0.0, 0.0
     for w in range(cells.shape[0]):
-        site = -1 if which[w] else len(sites)
+        if chances[w] != chance:  # a logarithm per world would cost as much as the draws
+            chance = chances[w]
+            miss = math.log1p(-chance) if chance < 1.0 else -math.inf
+        site = -1 if which[w] and chance > 0.0 else len(sites)
         j = 0
         while site < len(sites):
-            for word in _block(moment, stream, j, w):
+            for word in block(moment, stream, j, w):
                 u = uniform(word) * len(kinds)
                 choice = int(u)
                 gap = math.log1p(choice - u) / miss
@@ -142,9 +144,26 @@ def spawn(
                     break
                 site += 1 + int(gap)
                 y, x = sites[site, 0] + margin, sites[site, 1] + margin
-                if cells[w, layer, y, x] == 0:
+                if cells[w, layer, y, x] == over:
                     cells[w, layer, y, x] = kinds[choice]
             j += 1
+
+
+@njit(cache=True, inline="always")  # type: ignore[untyped-decorator]
+def _window(y: int, x: int, radius: int, width: int, way: int) -> tuple[np.uint64, np.uint64, np.uint64]:
+    """The upper left cell of a window seen with `way` pointing up, and the steps to the cells below and right.
+
+    Cells are counted by rows of `width`; a negative step is a large unsigned one, which comes to the same.
+    """
+    if way == 0:
+        first, down, right = (y - radius) * width + x - radius, width, 1
+    elif way == 1:
+        first, down, right = (y - radius) * width + x + radius, -1, width
+    elif way == 2:
+        first, down, right = (y + radius) * width + x + radius, -width, -1
+    else:
+        first, down, right = (y + radius) * width + x - radius, 1, -width
+    return np.uint64(first), np.uint64(down), np.uint64(right)
 
 
 @njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
@@ -153,6 +172,7 @@ def onehot(
     cells: Bytes,
     margin: int,
     positions: Ints,
+    ways: Bytes,
     first: int,
     radius: int,
     starts: NDArray[np.uint64],
@@ -162,7 +182,7 @@ def onehot(
     `out` holds n * W views of (K, d, d), and d * d spare numbers at its end; `starts[k]` is where kind k
     starts in a view. So that no cell needs a branch, empty ones are written too, but into the view after
     their own (`starts[0]` = K * d * d), which is cleared when its turn comes. Unsigned indices spare the test
-    for negative ones.
+    for negative ones. Windows are turned so that the way (N, W) points up.
     """
     worlds, layers, height, width = cells.shape
     side = 2 * radius + 1
@@ -172,22 +192,24 @@ def onehot(
     for i in range((len(out) - side * side) // (worlds * size)):
         for w in range(worlds):
             out[view : view + size] = 0.0
-            y = positions[first + i, w, 0] + margin - radius
-            x = positions[first + i, w, 1] + margin - radius
+            y, x = positions[first + i, w, 0] + margin, positions[first + i, w, 1] + margin
+            corner, down, right = _window(y, x, radius, width, ways[first + i, w])
             for plane in range(w * layers, (w + 1) * layers):
                 to = np.uint64(view)
-                for row in range(y, y + side):
-                    cell = np.uint64((plane * height + row) * width + x)
+                begin = np.uint64(plane * height * width) + corner
+                for _ in range(side):
+                    cell = begin
                     for _ in range(side):
                         out[to + starts[flat[cell]]] = np.float32(1.0)
                         to += _ONE
-                        cell += _ONE
+                        cell += right
+                    begin += down
             view += size
 
 
 @njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
 def colours(
-    out: Floats, cells: Bytes, margin: int, positions: Ints, first: int, radius: int, palette: Floats
+    out: Floats, cells: Bytes, margin: int, positions: Ints, ways: Bytes, first: int, radius: int, palette: Floats
 ) -> None:
     """What n agents see: the colours, out of (K + 1, 3), of the uppermost kinds in their windows.
 
@@ -201,10 +223,11 @@ def colours(
     to = np.uint64(0)
     for i in range((len(out) - side * side) // (worlds * 3 * side * side)):
         for w in range(worlds):
-            y = positions[first + i, w, 0] + margin - radius
-            x = positions[first + i, w, 1] + margin - radius
-            for row in range(y, y + side):
-                cell = np.uint64((w * layers * height + row) * width + x)
+            y, x = positions[first + i, w, 0] + margin, positions[first + i, w, 1] + margin
+            corner, down, right = _window(y, x, radius, width, ways[first + i, w])
+            begin = np.uint64(w * layers * height * width) + corner
+            for _ in range(side):
+                cell = begin
                 for _ in range(side):
                     kind, above = flat[cell], cell
                     for _ in range(1, layers):
@@ -214,7 +237,8 @@ def colours(
                     out[to + area] = palette[kind, 1]
                     out[to + area + area] = palette[kind, 2]
                     to += _ONE
-                    cell += _ONE
+                    cell += right
+                begin += down
             to += area + area
 
 
@@ -235,8 +259,8 @@ def move(
 ) -> int:
     """Let n agents do their (n, W) actions in list order; (n, W) `entered` gets the kinds they walked onto.
 
-    An action is a row of `steps`, (A, 3): rows, columns, and the heading it gives, or -1. An agent turns, and
-    moves if every layer of the cell it steps to is passable. Where it stays, or is not `able`, (N, W), it
+    `steps`, (A, 4, 3), says for each action and heading: rows, columns, and the heading after it. An agent
+    turns, and moves if every layer of the cell it steps to is passable. Where it stays, or is not `able`, (N, W), it
     enters 0. Gives -1, or, before anything has moved, the place in `actions` of one that does not exist.
     """
     agents, worlds = actions.shape
@@ -250,10 +274,10 @@ def move(
             entered[i, w] = 0
             if not able[n, w]:
                 continue
-            action = actions[i, w]
-            headings[n, w] = steps[action, 2] if steps[action, 2] >= 0 else headings[n, w]
+            step = steps[actions[i, w], headings[n, w]]
+            headings[n, w] = step[2]
             y, x = positions[n, w, 0] + margin, positions[n, w, 1] + margin
-            to_y, to_x = y + steps[action, 0], x + steps[action, 1]
+            to_y, to_x = y + step[0], x + step[1]
             free = True
             kind = np.uint8(0)
             for any_layer in range(cells.shape[1]):

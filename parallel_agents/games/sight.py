@@ -2,7 +2,8 @@
 
 `onehot` has a channel per kind, in the order of the field's kinds, 1 where that kind lies on any layer; `rgb`
 has three channels, 0 to 1, the colour of what lies uppermost. Both are flat, (channels, side, side) by rows,
-and beyond the field lies what the field has outside.
+and beyond the field lies what the field has outside. An `egocentric` window is turned with the agent: up is
+where it faces.
 
 >>> from parallel_agents.games.field import Field, Kind, walled
 >>> from parallel_agents.games.grid import Grid
@@ -30,13 +31,12 @@ __all__ = ["Sight"]
 class Sight:
     """The windows of a grid's agents. Its arrays are written anew at every call: copy what you keep."""
 
-    def __init__(self, grid: Grid, *, radius: int, observation: str = "onehot") -> None:
+    def __init__(self, grid: Grid, *, radius: int, observation: str = "onehot", egocentric: bool = False) -> None:
         if observation not in ("onehot", "rgb"):
             raise ConfigError(f"observation is {observation!r}: give 'onehot' or 'rgb'")
         if not 0 <= radius <= grid.margin:
             raise ConfigError(
-                f"a window of radius {radius} on a grid made for 0 to {grid.margin}: "
-                "make the grid with that radius"
+                f"a window of radius {radius} on a grid made for 0 to {grid.margin}: make the grid with that radius"
             )
         agents, worlds = grid.headings.shape
         side = 2 * radius + 1
@@ -47,6 +47,7 @@ class Sight:
         self.size = self.shape[0] * area
         self._grid = grid
         self._radius = radius
+        self._ways = grid.headings if egocentric else np.zeros_like(grid.headings)
         self._kernel: Any = kernels.onehot if observation == "onehot" else kernels.colours
         self._table = (
             np.roll(np.arange(kinds + 1, dtype=np.uint64) * np.uint64(area), 1)
@@ -72,4 +73,4 @@ class Sight:
 
     def _look(self, out: Floats, first: int) -> None:
         grid = self._grid
-        self._kernel(out, grid.padded, grid.margin, grid.positions, first, self._radius, self._table)
+        self._kernel(out, grid.padded, grid.margin, grid.positions, self._ways, first, self._radius, self._table)

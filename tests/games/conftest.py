@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import importlib.util
+import sys
 from collections.abc import Callable, Sequence
-from types import SimpleNamespace
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 
+from parallel_agents.games import GridEnvironment
 from parallel_agents.games.field import Field, Kind, walled
 from parallel_agents.games.grid import Grid
 from parallel_agents.games.kernels import Moment
@@ -39,9 +44,7 @@ def board(
 ) -> Grid:
     """A grid that stands as the text says, in every world; `floor` is a layer below."""
     rows = text.split()
-    agents = {
-        int(glyph): (y, x) for y, row in enumerate(rows) for x, glyph in enumerate(row) if glyph.isdigit()
-    }
+    agents = {int(glyph): (y, x) for y, row in enumerate(rows) for x, glyph in enumerate(row) if glyph.isdigit()}
     bare = "\n".join("".join("." if glyph.isdigit() else glyph for glyph in row) for row in rows)
     field = Field(KINDS, *([floor, bare] if floor else [bare]))
     grid = Grid(field, agents=len(agents), worlds=worlds, radius=radius, looks=looks, actions=ACTIONS)
@@ -62,9 +65,7 @@ def shown(grid: Grid, world: int = 0) -> str:
 
 def open_field(agents: int = 3, worlds: int = 1, height: int = 9, width: int = 8, radius: int = 1) -> Grid:
     """An empty walled field on which the agents have been placed."""
-    grid = Grid(
-        Field(KINDS, walled(height, width)), agents=agents, worlds=worlds, radius=radius, actions=ACTIONS
-    )
+    grid = Grid(Field(KINDS, walled(height, width)), agents=agents, worlds=worlds, radius=radius, actions=ACTIONS)
     grid.fresh(moment())
     return grid
 
@@ -80,8 +81,54 @@ def rows(text: str) -> str:
     return "\n".join(text.split())
 
 
+def load(name: str) -> ModuleType:
+    """A game of `examples/`, from its file."""
+    path = Path(__file__).parents[2] / "examples" / f"{name}.py"
+    key_ = f"{name}_under_test"
+    if key_ not in sys.modules:
+        spec = importlib.util.spec_from_file_location(key_, path)
+        assert spec is not None
+        assert spec.loader is not None
+        sys.modules[key_] = importlib.util.module_from_spec(spec)  # dataclasses look their module up there
+        spec.loader.exec_module(sys.modules[key_])
+    return sys.modules[key_]
+
+
+def game(cls: type[GridEnvironment], worlds: int = 1, turns: int = 100, seed: int = 0, **world: Any) -> Any:
+    """A game whose agents act at random, before its first turn."""
+    experiment = {"worlds": worlds, "max_turns": turns, "seed": seed}
+    made = cls(config={"experiment": experiment, "world": world, "model": {"algorithm": "random"}})
+    made.begin_epoch(1)
+    return made
+
+
+def staged(cls: type[GridEnvironment], text: str, ground: str = "", facing: int = 0, **world: Any) -> Any:
+    """A game that stands as the text says: digits are agents, all else are glyphs of its kinds; nothing grows."""
+    rows = text.split()
+    agents = sorted((glyph, y, x) for y, row in enumerate(rows) for x, glyph in enumerate(row) if glyph.isdigit())
+    sizes = {"agents": len(agents), "height": len(rows), "width": len(rows[0])}
+    made = game(cls, **sizes | world)
+    grid = made.grid
+    codes = {".": 0, **{kind.glyph: grid.field.code(kind.name) for kind in grid.field.kinds}}
+    for number, layer in ((grid.field.layer, text), *([(0, ground)] if ground else [])):
+        for y, row in enumerate(layer.split()):
+            grid.cells[0, number, y] = [0 if glyph.isdigit() else codes[glyph] for glyph in row]
+    for n, (_, y, x) in enumerate(agents):
+        grid.positions[n, 0] = y, x
+        grid.cells[0, grid.field.layer, y, x] = grid.looks[n, 0]
+    grid.headings[:] = facing
+    made.turn = 1
+    return made
+
+
+def act(made: Any, *names: str) -> list[float]:
+    """One action for each agent in the only world; what they earned, to four digits."""
+    earned = made.apply_actions(np.array([[made.grid.actions.index(name)] for name in names]))
+    return [round(float(own), 4) for own in earned[:, 0]]
+
+
 @pytest.fixture(scope="session")
 def boards() -> SimpleNamespace:
     """The helpers above."""
-    helpers: list[Callable[..., object]] = [moment, board, shown, open_field, play, rows]
+    helpers: list[Callable[..., object]] = [moment, board, shown, open_field, play, rows, load, game, staged, act]
     return SimpleNamespace(KINDS=KINDS, ACTIONS=ACTIONS, **{helper.__name__: helper for helper in helpers})

@@ -29,6 +29,13 @@ def test_an_agent_is_a_disc_in_its_colour_notched_where_it_faces(boards, heading
     assert sides == {side: side != pixel for side in sides}
 
 
+def test_agents_that_look_different_show_it_in_the_middle(boards):
+    image = frame(boards.board("01", looks=("rival", "agent")), cell=16)
+    assert tuple(image[8, 8]) == (50, 60, 70)
+    assert tuple(image[8, 24]) == (255, 255, 255)
+    assert tuple(image[4, 4]) == tuple(agent_colours(1)[0])
+
+
 def test_floors_show_around_what_stands_on_them(boards):
     image = frame(boards.board("0.", floor="ss"), cell=8)
     assert tuple(image[0, 0]) == tuple(image[4, 12]) == (200, 200, 0)

@@ -39,9 +39,7 @@ def episode(env, turns=12, *, one_by_one=False):
     for turn in range(1, turns + 1):
         env.turn = turn
         env.begin_turn()
-        columns = [
-            np.random.default_rng([turn, w]).integers(0, 4, len(env.agents)) for w in range(env.n_worlds)
-        ]
+        columns = [np.random.default_rng([turn, w]).integers(0, 4, len(env.agents)) for w in range(env.n_worlds)]
         actions = np.stack(columns, axis=1)
         seen.append(env.observe().copy())
         if one_by_one:
@@ -137,6 +135,63 @@ def test_who_cannot_act_does_not():
     assert not np.array_equal(env.grid.positions, before)
 
 
+class Waving(Gems):
+    """Who waves earns 1 and is out for two turns."""
+
+    def build(self):
+        return self.grid_on(Field(KINDS, walled(6, 7)), actions=("up", "down"), deeds=("wave",))
+
+    def settle(self):
+        waved = self.did("wave")
+        self.freeze(waved, turns=2)
+        return waved.astype(np.float32)
+
+
+@pytest.mark.parametrize("one_by_one", [False, True])
+def test_deeds_are_settled_once_all_have_acted_and_who_is_frozen_does_none(one_by_one):
+    env = make(Waving)
+    env.begin_epoch(1)
+    env.reset()
+    paid = []
+    for env.turn in range(1, 5):
+        env.begin_turn()
+        actions = np.array([[2], [0], [2]])
+        if one_by_one:
+            parts = [env.apply_agent(n, own) for n, own in enumerate(actions)]
+            assert parts[0].shape == (1,)
+            assert parts[2].shape == (3, 1)
+            paid.append(parts[2][:, 0].tolist())
+        else:
+            paid.append(env.apply_actions(actions)[:, 0].tolist())
+    assert paid == [[1.0, 0.0, 1.0], [0.0] * 3, [0.0] * 3, [1.0, 0.0, 1.0]]
+
+
+def test_a_longer_freeze_is_not_cut_short_by_a_shorter_one():
+    env = make()
+    everyone = np.ones((3, 1), np.bool_)
+    env.freeze(everyone, 3)
+    env.freeze(everyone, 1)
+    free = []
+    for env.turn in range(1, 5):
+        env.begin_turn()
+        free.append(bool(env.can_act().any()))
+    assert free == [False, False, False, True]
+
+
+def test_draws_are_each_agents_own_and_the_same_within_a_turn():
+    env = make(worlds=2)
+    env.turn = 3
+    draws = env.draws(4)
+    assert draws.shape == (3, 2, 4)
+    assert len(np.unique(draws)) == 24
+    assert np.array_equal(draws, env.draws(4))
+    more = make(worlds=5)
+    more.turn = 3
+    assert np.array_equal(draws[:, 1], more.draws(4)[:, 1])
+    env.turn = 4
+    assert not np.array_equal(draws, env.draws(4))
+
+
 class Envy(Gems):
     """Whoever takes a gem takes its value from all others."""
 
@@ -199,9 +254,7 @@ def test_a_game_without_a_grid_says_so():
 
 def test_an_action_that_does_not_exist_is_refused_in_both_orders():
     env = make()
-    with pytest.raises(
-        ActionError, match=r"agent 2 did action 4 in world 0: give 0 to 3 \(up, down, left, right\)"
-    ):
+    with pytest.raises(ActionError, match=r"agent 2 did action 4 in world 0: give 0 to 3 \(up, down, left, right\)"):
         env.apply_actions(np.array([[0], [0], [4]]))
     with pytest.raises(ActionError, match=r"agent 2 did action -1 in world 0"):
         env.apply_agent(2, np.array([-1]))

@@ -124,6 +124,14 @@ def test_agents_carry_their_own_looks(boards):
     assert grid.text() == boards.rows("#### #..# #ra# ####")
 
 
+def test_looks_that_cannot_be_are_refused(boards):
+    grid = boards.board("01")
+    for wrong in (np.array([[2], [6]]), np.array([6, 6])):
+        with pytest.raises(ContractError, match=r"looks of shape .*: give codes \(2, 1\) of kinds not passable"):
+            grid.look(wrong)
+    assert grid.text() == "aa"
+
+
 def test_one_agent_at_a_time_is_all_agents_in_list_order(boards):
     grids = [boards.open_field(agents=7, worlds=5, height=6, width=6) for _ in range(2)]
     rules = [grid.spawning("gem", "bone", probability=0.1) for grid in grids]
@@ -219,9 +227,7 @@ def test_a_wrong_mask_is_refused(boards, mask):
 
 @pytest.mark.parametrize("cell", [(-1, 1), (1, 4), (3, 1)])
 def test_an_agent_cannot_be_put_outside(boards, cell):
-    with pytest.raises(
-        ContractError, match=r"agent 0 cannot stand on .* of world 0: it is outside of the field"
-    ):
+    with pytest.raises(ContractError, match=r"agent 0 cannot stand on .* of world 0: it is outside of the field"):
         boards.board("#### #0.# ####").put(0, 0, cell)
 
 

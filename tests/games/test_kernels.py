@@ -92,9 +92,7 @@ def test_things_appear_neither_on_things_nor_under_agents(boards):
 
 def test_things_appear_only_on_their_sites_and_layer(boards):
     grid = boards.board("..0 ...", floor="...\n...")
-    grid.spawn(
-        grid.spawning("sand", probability=1.0, sites=np.array([[0, 2], [1, 1]]), layer=0), boards.moment(1)
-    )
+    grid.spawn(grid.spawning("sand", probability=1.0, sites=np.array([[0, 2], [1, 1]]), layer=0), boards.moment(1))
     assert (grid.cells[0, 0] == 4).tolist() == [[False, False, True], [False, True, False]]
 
 
@@ -136,9 +134,7 @@ def episode(boards, worlds, seed=5):
     trace = []
     for turn in range(1, 21):
         grid.spawn(rule, boards.moment(turn, seed=seed))
-        actions = np.stack(
-            [np.random.default_rng([turn, w]).integers(0, 5, 4) for w in range(worlds)], axis=1
-        )
+        actions = np.stack([np.random.default_rng([turn, w]).integers(0, 5, 4) for w in range(worlds)], axis=1)
         trace.append((grid.move(actions), grid.padded.copy(), grid.positions.copy(), grid.headings.copy()))
     return trace
 

@@ -15,9 +15,7 @@ def reference(grid, radius, observation):
     field = grid.field
     agents, worlds = grid.headings.shape
     side = 2 * radius + 1
-    out = np.zeros(
-        (agents, worlds, len(field.kinds) if observation == "onehot" else 3, side, side), np.float32
-    )
+    out = np.zeros((agents, worlds, len(field.kinds) if observation == "onehot" else 3, side, side), np.float32)
     for n, w, dy, dx in np.ndindex(agents, worlds, side, side):
         y, x = grid.positions[n, w] + (dy - radius, dx - radius)
         inside = 0 <= y < field.height and 0 <= x < field.width
@@ -89,9 +87,9 @@ def test_nothing_is_written_beyond_the_spare_numbers(boards, observation):
     out = np.full(5 * size, -1.0, np.float32)
     used = views * size + area
     if observation == "onehot":
-        kernels.onehot(out[:used], grid.padded, 1, grid.positions, 0, 1, np.array([area, 0], np.uint64))
+        kernels.onehot(out[:used], grid.padded, 1, grid.positions, grid.headings, 0, 1, np.array([area, 0], np.uint64))
     else:
-        kernels.colours(out[:used], grid.padded, 1, grid.positions, 0, 1, np.ones((2, 3), np.float32))
+        kernels.colours(out[:used], grid.padded, 1, grid.positions, grid.headings, 0, 1, np.ones((2, 3), np.float32))
     assert (out[: views * size] >= 0).all()
     assert (out[used:] == -1.0).all()
 
@@ -99,9 +97,7 @@ def test_nothing_is_written_beyond_the_spare_numbers(boards, observation):
 def test_a_window_may_be_smaller_than_the_margin_but_not_larger(boards):
     grid = boards.open_field(radius=2)
     assert np.array_equal(Sight(grid, radius=1).all(), reference(grid, 1, "onehot"))
-    with pytest.raises(
-        ConfigError, match=r"window of radius 3 on a grid made for 0 to 2: make the grid with"
-    ):
+    with pytest.raises(ConfigError, match=r"window of radius 3 on a grid made for 0 to 2: make the grid with"):
         Sight(grid, radius=3)
 
 

@@ -24,9 +24,7 @@ def module():
 def make(module):
     def made(worlds=1, seed=0, **world):
         experiment = {"worlds": worlds, "seed": seed}
-        return module.TreasureHunt(
-            config={"experiment": experiment, "world": world, "model": {"algorithm": "random"}}
-        )
+        return module.TreasureHunt(config={"experiment": experiment, "world": world, "model": {"algorithm": "random"}})
 
     return made
 
@@ -37,9 +35,7 @@ def stage(make):
 
     def staged(text, **world):
         rows = text.split()
-        agents = sorted(
-            (glyph, y, x) for y, row in enumerate(rows) for x, glyph in enumerate(row) if glyph.isdigit()
-        )
+        agents = sorted((glyph, y, x) for y, row in enumerate(rows) for x, glyph in enumerate(row) if glyph.isdigit())
         sizes = {"agents": len(agents), "height": len(rows), "width": len(rows[0]), "spawn_probability": 0.0}
         game = make(**sizes | world)
         codes = {
@@ -147,8 +143,7 @@ def test_a_short_run_trains_and_is_repeatable(module):
     model = {"algorithm": "dqn", "learning_starts": 16, "updates_per_round": 2}
     parallel = {"train_interval": 2, "policy_lag": 1, "backend": "inline"}
     one, two = (
-        module.TreasureHunt(config=config | {"model": model, "parallel": parallel}).run_experiment()
-        for _ in range(2)
+        module.TreasureHunt(config=config | {"model": model, "parallel": parallel}).run_experiment() for _ in range(2)
     )
     assert one["digest"] == two["digest"]
     assert one["updates"] > 0

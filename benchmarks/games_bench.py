@@ -1,0 +1,79 @@
+"""Grid games without learning: what a turn costs the worlds alone, and what it costs with acting and remembering.
+
+The ratio is agent-steps per second at W worlds over those at one world, on one core. The goal is that of a whole turn:
+the world alone costs so little with one world already (microseconds) that more of them can save only calls.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from benchmarks.measure import Row, medians, row
+from examples.cleanup import Cleanup
+from examples.treasure_hunt import TreasureHunt
+from parallel_agents.games import GridEnvironment, random_player
+
+AGENTS, WORLDS = 8, (1, 16, 256)
+GAMES: dict[str, type[GridEnvironment]] = {"treasure hunt": TreasureHunt, "cleanup": Cleanup}
+TURNS = 100
+NO_LEARNING = {"algorithm": "dqn", "learning_starts": 10**9, "buffer_size": 256}
+
+
+def rows() -> list[Row]:
+    found = []
+    for name, game in GAMES.items():
+        found += _rates(f"{name}, worlds alone", {worlds: _world_turns(game, worlds) for worlds in WORLDS}, None)
+        found += _rates(f"{name}, with acting", {worlds: _run_turns(game, worlds) for worlds in WORLDS}, 20.0)
+    return found
+
+
+def _make(game: type[GridEnvironment], worlds: int, **model: Any) -> GridEnvironment:
+    experiment = {"worlds": worlds, "max_turns": TURNS, "record_period": 0}
+    config = {"experiment": experiment, "world": {"agents": AGENTS}, "model": model, "parallel": {"backend": "inline"}}
+    return game(config=config)
+
+
+def _world_turns(game: type[GridEnvironment], worlds: int) -> Callable[[], None]:
+    """`TURNS` turns of random players: things appear, all observe, all act."""
+    made = _make(game, worlds, algorithm="random")
+    made.begin_epoch(1)
+    made.reset()
+    actions = []
+    for made.turn in range(1, TURNS + 1):
+        actions.append(random_player(made))
+
+    def turns() -> None:
+        for turn, chosen in enumerate(actions, 1):
+            made.turn = turn
+            made.begin_turn()
+            made.observe()
+            made.can_act()
+            made.apply_actions(chosen)
+
+    return turns
+
+
+def _run_turns(game: type[GridEnvironment], worlds: int) -> Callable[[], None]:
+    """One more epoch of a run that never learns: networks are asked, transitions are kept."""
+    made = _make(game, worlds, **NO_LEARNING)
+    epochs = iter(range(1, 1000))
+    return lambda: made.run_experiment(next(epochs)) and None
+
+
+def _rates(name: str, ways: dict[int, Callable[[], None]], goal: float | None) -> list[Row]:
+    seconds = medians({str(worlds): way for worlds, way in ways.items()}, repeats=7)
+    rates = {worlds: TURNS * worlds / seconds[str(worlds)] for worlds in ways}
+    return [
+        row(
+            f"{name}, {AGENTS} agents: {worlds} worlds / 1 world, agent-steps/s",
+            rates[worlds] / rates[1],
+            goal if worlds == 256 else None,
+            "times",
+            7,
+            world_turns_per_second=round(rates[worlds]),
+            agent_steps_per_second=round(AGENTS * rates[worlds]),
+            microseconds_per_turn=round(1e6 * seconds[str(worlds)] / TURNS, 1),
+        )
+        for worlds in ways
+    ]

@@ -1,0 +1,137 @@
+"""Commons harvest: a tragedy of the commons. Apples grow among apples; a patch picked bare never comes back.
+
+The field is walled, with patches of apples, each worth +1. Where one was picked, it grows again with a probability
+that depends on how many apples are within 2 cells (Euclidean): none 0, one 0.005, two 0.02, more 0.05 a turn. Agents
+see a window that turns with them and move forward, backward or sideways, turn left or right, or stay, or zap with a
+beam 3 wide and 5 long: whom it hits is frozen for the next 10 turns. Walls stop it. Beams are fired once all have
+moved. Once no apple is left in a world, its episode ends, since nothing will ever grow there again.
+
+After Perolat et al. (2017), "A multi-agent reinforcement learning model of common-pool resource appropriation",
+with the probabilities of Hughes et al. (2018). `parallel_agents.games.social` has the metrics: learners who are good
+at picking leave nothing for later, so that sustainability falls.
+
+    parallel-agents train examples/commons_harvest.py --agents 6 --worlds 8
+"""
+
+from dataclasses import asdict, dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from parallel_agents.errors import ConfigError
+from parallel_agents.games import (
+    TURNING_MOVES,
+    WAYS,
+    Beam,
+    Field,
+    Grid,
+    GridEnvironment,
+    Kind,
+    Regrowth,
+    Rules,
+    blank,
+    go,
+    ways,
+)
+from parallel_agents.seeding import Purpose
+
+KINDS = (
+    Kind("wall", "#", (96, 100, 112), passable=False),
+    Kind("apple", "o", (110, 210, 110), value=1.0),
+    Kind("agent", "a", (250, 250, 250), passable=False),
+    Kind("zapping", "z", (255, 210, 90)),
+)
+PATCH = 6
+"""Cells from one patch to the next."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class HarvestRules(Rules):
+    """The `world` section."""
+
+    agents: int = 6
+    height: int = 14
+    width: int = 20
+    radius: int = 3
+    regrowth: tuple[float, ...] = (0.0, 0.005, 0.02, 0.05)
+    """Probability a turn, by the number of apples near; the last one for as many or more."""
+    near: float = 2.0
+    """How far is near."""
+    beam_length: int = 5
+    frozen_turns: int = 10
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in ("height", "width"):
+            if getattr(self, name) < PATCH + 2:
+                raise ConfigError(f"world.{name} is {getattr(self, name)}: a patch needs at least {PATCH + 2}")
+
+
+def patches(height: int, width: int) -> str:
+    """The map: diamonds of apples within a wall."""
+    rows, columns = np.indices((height, width)) - 1
+    apples = abs(rows % PATCH - 2.5) + abs(columns % PATCH - 2.5) <= 2.0
+    inside = (rows >= 0) & (rows < (height - 2) // PATCH * PATCH) & (columns < (width - 2) // PATCH * PATCH)
+    wall = (rows < 0) | (columns < 0) | (rows == height - 2) | (columns == width - 2)
+    glyphs = np.where(wall, "#", np.where(apples & inside & (columns >= 0), "o", "."))
+    return "\n".join("".join(row) for row in glyphs)
+
+
+class CommonsHarvest(GridEnvironment):
+    """Independent learners in an orchard that feeds them for as long as they leave enough of it."""
+
+    options = HarvestRules
+    rules: HarvestRules
+    egocentric = True
+    default_config: ClassVar = {
+        "experiment": {"epochs": 200, "max_turns": 200},
+        "world": asdict(HarvestRules()),
+        "model": {"algorithm": "dqn"},
+        "parallel": {},
+    }
+
+    def build(self) -> Grid:
+        rules = self.rules
+        size, reach = (rules.height, rules.width), max(rules.radius, int(rules.near))
+        field = Field(KINDS, patches(*size), blank(*size), layer=0)
+        grid = self.grid_on(field, radius=reach, actions=TURNING_MOVES, deeds=("zap",))
+        self.apples = Regrowth(grid, "apple", sites=field.sites("apple"), chances=rules.regrowth, radius=rules.near)
+        self.zapping = Beam(grid, "zapping", length=rules.beam_length, width=3, agents=True)
+        return grid
+
+    def begin_turn(self) -> None:
+        super().begin_turn()
+        self.apples.grow(self.moment())
+
+    def settle(self) -> None:
+        self.zapping.clear()
+        hits = self.zapping.fire(self.did("zap"))
+        self.freeze(hits.suffered > 0, self.rules.frozen_turns)
+
+    def dones(self) -> tuple[np.ndarray, np.ndarray]:
+        over = np.broadcast_to(self.apples.left() == 0, self.grid.headings.shape)
+        return over, np.zeros_like(over)
+
+
+def sensible(game: CommonsHarvest, spare: int = 2) -> np.ndarray:
+    """(N, W) actions of players who take an apple only if more than `spare` others are near it; 0: the greedy."""
+    grid = game.grid
+    apples = grid.cells[:, 0] == grid.field.code("apple")
+    reach = int(game.rules.near)
+    rim = np.pad(apples, [(0, 0), (reach, reach), (reach, reach)])
+    steps = [(y, x) for y in range(-reach, reach + 1) for x in range(-reach, reach + 1)]
+    near = sum(
+        np.roll(rim, (y, x), axis=(1, 2))[:, reach:-reach, reach:-reach].astype(int)
+        for y, x in steps
+        if 0 < y * y + x * x <= game.rules.near**2
+    )
+    ripe = apples & (near > spare) if spare else apples
+    way, stay = ways(grid, ripe, tie=game.draws(4, Purpose.ACT)), grid.actions.index("stay")
+    # A way may lead over apples that should be spared: then wait, for others or for regrowth.
+    to = grid.positions + WAYS[way]
+    where = np.arange(game.n_worlds), to[..., 0], to[..., 1]
+    return np.where(apples[where] & ~ripe[where], stay, go(grid, way, otherwise=stay))
+
+
+if __name__ == "__main__":
+    CommonsHarvest().run_experiment()

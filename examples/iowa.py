@@ -1,0 +1,105 @@
+"""Iowa gambling task: four decks, of which the tempting ones lose in the end.
+
+A walled room of 5 x 9 cells has the decks A, B, C and D in its upper row. Entering a deck's cell draws a card; to
+draw again, step off and on. Every card pays, and some also cost (in units of 1000, so that a learner whose loss is
+robust against outliers, as DQN's is, does not overlook the rare large cost of B):
+
+    deck   pays   costs, of ten cards                   ten cards bring
+     A     0.10   5: 0.15, 0.2, 0.25, 0.3, 0.35         -0.25
+     B     0.10   1: 1.25                               -0.25
+     C     0.05   5: 0.025, 0.05, 0.05, 0.05, 0.075     +0.25
+     D     0.05   1: 0.25                               +0.25
+
+Cards are drawn with replacement. Agents move up, down, left or right; walls and other agents block them.
+
+After Bechara et al. (1994), "Insensitivity to future consequences following damage to human prefrontal cortex";
+there the order of the cards is fixed, and choosing a deck takes no walk.
+
+    parallel-agents train examples/iowa.py --worlds 8
+"""
+
+from dataclasses import asdict, dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from parallel_agents.errors import ConfigError
+from parallel_agents.games import Field, Grid, GridEnvironment, Kind, Rules, go, walled, ways
+from parallel_agents.seeding import Purpose
+
+DECKS = {
+    "A": (0.1, (0.15, 0.2, 0.25, 0.3, 0.35)),
+    "B": (0.1, (1.25,)),
+    "C": (0.05, (0.025, 0.05, 0.05, 0.05, 0.075)),
+    "D": (0.05, (0.25,)),
+}
+"""What each card of a deck pays, and what some of its ten cost."""
+COLOURS = ((230, 90, 90), (220, 60, 140), (110, 210, 110), (80, 190, 255))
+KINDS = (
+    Kind("wall", "#", (96, 100, 112), passable=False),
+    *(Kind(name, name, colour) for name, colour in zip(DECKS, COLOURS, strict=True)),
+    Kind("agent", "a", (250, 250, 250), passable=False),
+)
+
+
+def cards() -> np.ndarray:
+    """(4, 10) what the cards of each deck bring."""
+    costs = [(*costs, *[0.0] * (10 - len(costs))) for _, costs in DECKS.values()]
+    pays = np.array([pays for pays, _ in DECKS.values()])
+    return np.asarray(pays[:, None] - np.array(costs), np.float32)
+
+
+@dataclass(frozen=True, kw_only=True)
+class IowaRules(Rules):
+    """The `world` section."""
+
+    agents: int = 1
+    height: int = 5
+    width: int = 9
+    radius: int = 3
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.height < 4 or self.width < 9:
+            raise ConfigError(f"a room of {self.height} x {self.width}: four decks need at least 4 x 9")
+
+
+class Iowa(GridEnvironment):
+    """Learners who have to find out which decks are good."""
+
+    options = IowaRules
+    rules: IowaRules
+    default_config: ClassVar = {
+        "experiment": {"epochs": 200, "max_turns": 100},
+        "world": asdict(IowaRules()),
+        "model": {"algorithm": "dqn"},
+        "parallel": {},
+    }
+
+    def build(self) -> Grid:
+        rules = self.rules
+        floor = ["." * rules.width] * rules.height
+        floor[1] = "." + "".join(f"{deck}." for deck in DECKS).ljust(rules.width - 1, ".")
+        field = Field(KINDS, "\n".join(floor), walled(rules.height, rules.width))
+        self.first_deck, self.cards = field.code("A"), cards()
+        return self.grid_on(field)
+
+    def earn(self, entered: np.ndarray, first: int) -> np.ndarray:
+        drawn = (self.draws()[first : first + len(entered), :, 0] * 10).astype(int)
+        deck = entered.astype(int) - self.first_deck
+        return np.where((deck >= 0) & (deck < len(DECKS)), self.cards[deck % len(DECKS), drawn], np.float32(0.0))
+
+
+def sensible(game: Iowa) -> np.ndarray:
+    """(N, W) actions of players who know: they step on and off the good decks C and D."""
+    grid = game.grid
+    good = np.isin(grid.cells[:, 0], [grid.field.code(deck) for deck in "CD"])
+    draws = game.draws(4, Purpose.ACT)
+    y, x = np.moveaxis(grid.positions, -1, 0)
+    on_one = good[np.arange(game.n_worlds), y, x]
+    down = grid.actions.index("down")
+    return np.where(on_one, down, go(grid, ways(grid, good, tie=draws), otherwise=down))
+
+
+if __name__ == "__main__":
+    Iowa().run_experiment()
