@@ -20,7 +20,7 @@ BLOCKS = [
 def test_the_block_runs(text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(ROOT))
     monkeypatch.chdir(tmp_path)
-    exec(compile(text, "<documentation>", "exec"), {"__name__": "documentation"})
+    exec(compile(text, "<documentation>", "exec", dont_inherit=True), {"__name__": "documentation"})
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
