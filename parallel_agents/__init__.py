@@ -29,16 +29,31 @@ _HOMES = {
     "Buffer": "memory",
     "Config": "config",
     "Environment": "environment",
+    "ExperienceAggregator": "sampling",
+    "ImportanceSampler": "sampling",
+    "ImportanceSamplingReplayBuffer": "memory",
     "ParallelEnvironment": "environment",
     "ThreadSafeBuffer": "memory",
 }
 
-__all__ = ["Agent", "Buffer", "Config", "Environment", "ParallelEnvironment", "ThreadSafeBuffer", "__version__"]
+__all__ = [
+    "Agent",
+    "Buffer",
+    "Config",
+    "Environment",
+    "ExperienceAggregator",
+    "ImportanceSampler",
+    "ImportanceSamplingReplayBuffer",
+    "ParallelEnvironment",
+    "ThreadSafeBuffer",
+    "__version__",
+]
 
 if TYPE_CHECKING:
     from parallel_agents.config import Config
     from parallel_agents.environment import Agent, Environment, ParallelEnvironment
-    from parallel_agents.memory import Buffer, ThreadSafeBuffer
+    from parallel_agents.memory import Buffer, ImportanceSamplingReplayBuffer, ThreadSafeBuffer
+    from parallel_agents.sampling import ExperienceAggregator, ImportanceSampler
 
 
 def __getattr__(name: str) -> Any:

@@ -81,15 +81,16 @@ class Chain:
         )  # fmt: skip
         self.added += len(states)
 
-    def pairs(self, serials: Ints) -> tuple[Floats, Floats]:
-        """States and next states, (n, size) each, of live serials (n,)."""
-        states = np.empty((len(serials), self._states.shape[1]), np.float32)
-        next_states = np.empty_like(states)
-        _read(
-            self._states, self._linked, self._pending, self._serials, self._kept, self._queue, self.added,
-            serials, states, next_states,
+    def pairs(self, positions: Ints) -> tuple[Floats, Floats]:
+        """States and next states, (n, size) each, of the rows at live positions (n,)."""
+        after = positions + 1
+        after[after == self.capacity] = 0
+        next_states = self._states.take(after, 0)
+        _mend(
+            self._linked, self._pending, self._serials, self._kept, self._queue, self.capacity, self.added,
+            positions, next_states,
         )  # fmt: skip
-        return states, next_states
+        return self._states.take(positions, 0), next_states
 
     def _make_room(self, more: int) -> None:
         """Let `more` states come to the queue; it never holds more than one for each row and one on its way out."""
@@ -182,34 +183,26 @@ def _write(
 
 
 @njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
-def _read(
-    states: Floats,
+def _mend(
     linked: NDArray[np.uint8],
     pending: Floats,
     serials: Ints,
     kept: Floats,
     queue: Ints,
+    rows: int,
     added: int,
-    wanted: Ints,
-    out: Floats,
-    out_next: Floats,
+    positions: Ints,
+    next_states: Floats,
 ) -> None:
-    rows, size = states.shape
-    for i in range(len(wanted)):
-        row = wanted[i] % rows
-        for d in range(size):
-            out[i, d] = states[row, d]
-        if wanted[i] == added - 1:
-            for d in range(size):
-                out_next[i, d] = pending[d]
-        elif linked[row >> 3] >> (row & 7) & 1:
-            after = (row + 1) % rows
-            for d in range(size):
-                out_next[i, d] = states[after, d]
-        else:
-            place = _find(serials, queue, wanted[i])
-            for d in range(size):
-                out_next[i, d] = kept[place, d]
+    """Put the right next state where it is not the next row's."""
+    newest = (added - 1) % rows
+    for i in range(len(positions)):
+        row = positions[i]
+        if row == newest:
+            next_states[i] = pending
+        elif not linked[row >> 3] >> (row & 7) & 1:
+            serial = added - 1 - newest + row - (rows if row > newest else 0)
+            next_states[i] = kept[_find(serials, queue, serial)]
 
 
 @njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]

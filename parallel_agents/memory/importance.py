@@ -198,15 +198,15 @@ class ImportanceSamplingReplayBuffer:
 
     def rows(self, positions: Ints) -> dict[str, Array]:
         """The rows at positions (B,) as the sampler names them; others name rows by index, see `get`."""
-        states, next_states = self._chain.pairs(self._serials(positions))
+        states, next_states = self._chain.pairs(positions)
         shape = (len(positions), *self.obs_shape)
-        actions = self._columns["actions"][positions]
+        actions, rewards, dones = (self._columns[name].take(positions, 0) for name in ("actions", "rewards", "dones"))
         return {
             "states": states.reshape(shape),
             "actions": actions.astype(np.int64) if actions.dtype.kind in "iu" else actions,
-            "rewards": self._columns["rewards"][positions],
+            "rewards": rewards,
             "next_states": next_states.reshape(shape),
-            "dones": self._columns["dones"][positions],
+            "dones": dones,
         }
 
     def get(self, indices: ArrayLike) -> dict[str, Array]:
@@ -311,8 +311,9 @@ class ImportanceSamplingReplayBuffer:
     # -- checks ----------------------------------------------------------------------------------------------
 
     def _serials(self, positions: Ints) -> Ints:
-        newest = self._chain.added - 1
-        return np.asarray(newest - (newest - positions) % self.capacity)
+        """Each position was written in this lap of the ring or, beyond the next row, in the last one."""
+        lap, place = divmod(self._chain.added, self.capacity)
+        return np.asarray(positions + self.capacity * (lap - (positions >= place)))
 
     def _known(self, indices: ArrayLike) -> Ints:
         serials = np.atleast_1d(np.asarray(indices))

@@ -16,13 +16,9 @@ def positions_below(capacity: int, positions: ArrayLike) -> NDArray[np.int64]:
     """Buffer positions (n,), or a single one, as whole numbers in 0 .. capacity - 1."""
     given = np.atleast_1d(np.asarray(positions))
     if given.ndim != 1 or (given.size and given.dtype.kind not in "iu"):
-        raise ShapeError(
-            f"positions of shape {given.shape} and type {given.dtype}: give whole numbers, shape (n,)"
-        )
+        raise ShapeError(f"positions of shape {given.shape} and type {given.dtype}: give whole numbers, shape (n,)")
     if given.size and (given.min() < 0 or given.max() >= capacity):
-        raise ContractError(
-            f"a position is outside 0 .. {capacity - 1}: found {given.min()} .. {given.max()}"
-        )
+        raise ContractError(f"a position is outside 0 .. {capacity - 1}: found {given.min()} .. {given.max()}")
     return np.ascontiguousarray(given, np.int64)
 
 
@@ -32,7 +28,5 @@ def filled(values: ArrayLike, count: int, kind: type[np.generic]) -> NDArray[Any
     if given.shape == (count,):
         return np.ascontiguousarray(given)
     if given.shape not in ((), (1,)):
-        raise ShapeError(
-            f"values of shape {given.shape} for {count} positions: give one for each, or one for all"
-        )
+        raise ShapeError(f"values of shape {given.shape} for {count} positions: give one for each, or one for all")
     return np.full(count, given)

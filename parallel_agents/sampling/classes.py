@@ -85,9 +85,7 @@ class ClassIndex:
         where = positions_below(self.capacity, positions)
         found = self._class[where].astype(np.int64)
         if (found == _ABSENT).any():
-            raise ContractError(
-                f"position {where[found == _ABSENT][0]} holds no row: it was never added, or evicted"
-            )
+            raise ContractError(f"position {where[found == _ABSENT][0]} holds no row: it was never added, or evicted")
         return found
 
     def assign(self, positions: ArrayLike, classes: ArrayLike) -> None:
@@ -126,12 +124,9 @@ class ClassIndex:
         order, counts = np.asarray(state["order"], np.int64), np.asarray(state["counts"], np.int64)
         if counts.shape != (len(self._bounds) - 1,) or counts.min() < 0 or counts.sum() != order.size:
             raise CheckpointError(
-                f"stored counts {counts.tolist()} do not fit {len(self._bounds) - 1} classes "
-                f"and {order.size} positions"
+                f"stored counts {counts.tolist()} do not fit {len(self._bounds) - 1} classes and {order.size} positions"
             )
-        if order.size and (
-            order.min() < 0 or order.max() >= self.capacity or np.unique(order).size != order.size
-        ):
+        if order.size and (order.min() < 0 or order.max() >= self.capacity or np.unique(order).size != order.size):
             raise CheckpointError(f"stored positions repeat or lie outside 0 .. {self.capacity - 1}")
         self._bounds[:] = np.concatenate([[0], np.cumsum(counts)])
         self._order[: order.size] = order
@@ -142,13 +137,9 @@ class ClassIndex:
     def _choose(self, uniforms: NDArray[np.float64], shares: NDArray[np.float64]) -> NDArray[np.int64]:
         """Class ids (B,) with the given shares (K,), by the first number of uniforms (B, 2)."""
         if uniforms.ndim != 2 or uniforms.shape[1] != 2:
-            raise ShapeError(
-                f"uniforms have shape {uniforms.shape}: give (batch, 2), for a class and a place"
-            )
+            raise ShapeError(f"uniforms have shape {uniforms.shape}: give (batch, 2), for a class and a place")
         if shares.shape != (len(self._bounds) - 1,):
-            raise ShapeError(
-                f"shares have shape {shares.shape}: give one for each of {len(self._bounds) - 1} classes"
-            )
+            raise ShapeError(f"shares have shape {shares.shape}: give one for each of {len(self._bounds) - 1} classes")
         classes = np.empty(len(uniforms), np.int64)
         fault = _choose(np.cumsum(shares), self._bounds, uniforms, classes)
         if fault == _OUTSIDE:

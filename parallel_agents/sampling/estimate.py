@@ -52,9 +52,7 @@ def weighted_estimate(
     """
     v, full = np.asarray(values, np.float64), np.asarray(weights, np.float64)
     if v.ndim != 1 or v.shape != full.shape or v.size < 2:
-        raise ShapeError(
-            f"values of shape {v.shape} and weights of shape {full.shape}: give (n,) each, n >= 2"
-        )
+        raise ShapeError(f"values of shape {v.shape} and weights of shape {full.shape}: give (n,) each, n >= 2")
     if not np.isfinite(v).all():
         raise NonFiniteError("values hold NaN or infinity: no mean follows from them")
     w, missing = clip_weights(full, np.inf if limit is None else limit)

@@ -70,9 +70,7 @@ class ExperienceAggregator:
         if unknown:
             raise ConfigError(f"unknown signals {', '.join(unknown)}: known are {', '.join(SIGNALS)}")
         if not {CRISIS_PARENT, REGULAR_PARENT} <= set(event_types):
-            raise ConfigError(
-                f"event_types {list(event_types)} must hold {CRISIS_PARENT} and {REGULAR_PARENT}"
-            )
+            raise ConfigError(f"event_types {list(event_types)} must hold {CRISIS_PARENT} and {REGULAR_PARENT}")
         if not (0.0 < engagement_threshold <= 1.0 and urgent_searches_threshold >= 1):
             raise ConfigError(
                 f"engagement_threshold {engagement_threshold} must lie in (0, 1] "
@@ -106,9 +104,7 @@ class ExperienceAggregator:
     def decide(self, experience: Mapping[str, Any]) -> Decision:
         """The event type, with the signal that decided; nothing is learned from the experience."""
         if not isinstance(experience, Mapping):
-            raise ContractError(
-                f"an experience is a {type(experience).__name__}: give a mapping such as a dict"
-            )
+            raise ContractError(f"an experience is a {type(experience).__name__}: give a mapping such as a dict")
         metadata = _metadata_of(experience)
         _value_of(experience)  # a broken value is an error even where another signal decides
         label = experience.get("event_type", metadata.get("event_type"))

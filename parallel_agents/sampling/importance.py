@@ -156,8 +156,7 @@ class ImportanceSampler:
             return np.array([self._ids[name] for name in names], np.int64)
         except KeyError as unknown:
             raise ContractError(
-                f"unknown event type {unknown}: known are {', '.join(self.event_types)}; "
-                "add it to class_weights"
+                f"unknown event type {unknown}: known are {', '.join(self.event_types)}; add it to class_weights"
             ) from None
 
     def make_index(self, capacity: int) -> ClassIndex:
@@ -167,16 +166,9 @@ class ImportanceSampler:
     def attach(self, source: Source) -> None:
         """Draw from this buffer from now on; a sampler serves one buffer only."""
         if self._source is not None and self._source is not source:
-            raise SharingError(
-                "this sampler is attached to another buffer: give each buffer a sampler of its own"
-            )
-        if (
-            len(source.index.counts) != len(self._ids)
-            or isinstance(source.index, PriorityIndex) != self._priorities
-        ):
-            raise ContractError(
-                "the index of the source does not fit this sampler: make it with sampler.make_index"
-            )
+            raise SharingError("this sampler is attached to another buffer: give each buffer a sampler of its own")
+        if len(source.index.counts) != len(self._ids) or isinstance(source.index, PriorityIndex) != self._priorities:
+            raise ContractError("the index of the source does not fit this sampler: make it with sampler.make_index")
         self._source = source
 
     def _attached(self) -> Source:
@@ -223,9 +215,7 @@ class ImportanceSampler:
         """The exponent of the corrections at the next update."""
         return maths.annealed_beta(self.updates, self._beta, self._beta_frames)
 
-    def _shares(
-        self, counts: NDArray[np.int64], temperature: float | None
-    ) -> tuple[NDArray[np.float64], ...]:
+    def _shares(self, counts: NDArray[np.int64], temperature: float | None) -> tuple[NDArray[np.float64], ...]:
         """Natural shares, batch shares and N P of each class (K,); kept while what they follow from stays."""
         if temperature is None:
             temperature = self._temperature
@@ -263,9 +253,7 @@ class ImportanceSampler:
         They belong to the last batch, unless class ids (B,) are given.
         """
         if self._spread is None:
-            raise ConfigError(
-                "this sampler has fixed class weights: create it with learned=True to learn them"
-            )
+            raise ConfigError("this sampler has fixed class weights: create it with learned=True to learn them")
         if classes is None:
             if self._last is None:
                 raise ContractError("no batch was drawn yet: give the class ids of the values")
@@ -338,14 +326,10 @@ class ImportanceSampler:
             odd = sorted(set(state) ^ set(self.state()))
             raise CheckpointError(f"the stored sampler had other classes or options: {', '.join(odd)} differ")
         if int(state["updates"]) < 0 or np.shape(state["world_exponents"]) != (len(self._worlds.exponents),):
-            raise CheckpointError(
-                "the stored sampler has a negative number of updates or other world factors"
-            )
+            raise CheckpointError("the stored sampler has a negative number of updates or other world factors")
         drawn = np.array([int(state[f"drawn.{name}"]) for name in self.event_types], np.int64)
         if self._spread is not None:
-            self._spread.load_state(
-                {k.removeprefix("spread."): v for k, v in state.items() if k.startswith("spread.")}
-            )
+            self._spread.load_state({k.removeprefix("spread."): v for k, v in state.items() if k.startswith("spread.")})
         self.updates, self._drawn, self._last = int(state["updates"]), drawn, None
         self._worlds = WorldRule(tuple(float(x) for x in state["world_exponents"]))
 

@@ -79,14 +79,10 @@ class PriorityIndex(ClassIndex):
     def load_state(self, state: Mapping[str, NDArray[Any]]) -> None:
         """Take over a stored state, checked first."""
         if not {"order", "priorities", "largest"} <= set(state):
-            raise CheckpointError(
-                f"a stored priority index needs priorities and largest: found {sorted(state)}"
-            )
+            raise CheckpointError(f"a stored priority index needs priorities and largest: found {sorted(state)}")
         values, largest = np.asarray(state["priorities"], np.float64), float(state["largest"])
         if values.shape != np.shape(state["order"]) or not ((values > 0) & (values <= largest)).all():
-            raise CheckpointError(
-                "stored priorities do not fit the stored positions, or exceed the stored largest"
-            )
+            raise CheckpointError("stored priorities do not fit the stored positions, or exceed the stored largest")
         super().load_state(state)
         self._tree = SumTree(self.capacity, trees=len(self._bounds) - 1)
         self._largest = largest

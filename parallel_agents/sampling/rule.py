@@ -61,9 +61,7 @@ class ClassRule:
         if self.target is not None:
             require_share("target_share", self.target, above=0.0, below=1.0)
             if self.target < self.minimum:
-                raise ConfigError(
-                    f"target_share {self.target} is below min_crisis_parent_ratio {self.minimum}"
-                )
+                raise ConfigError(f"target_share {self.target} is below min_crisis_parent_ratio {self.minimum}")
         if self.empty_class not in ("refuse", "skip"):
             raise ConfigError(f"empty_class is {self.empty_class!r}: give 'refuse' or 'skip'")
         if self.population is not None:
@@ -71,15 +69,11 @@ class ClassRule:
 
     def _check_population(self, population: Mapping[str, float]) -> None:
         if set(population) != set(self.weights):
-            raise ConfigError(
-                f"population_ratios name {sorted(population)}: give one for each of {list(self.names)}"
-            )
+            raise ConfigError(f"population_ratios name {sorted(population)}: give one for each of {list(self.names)}")
         for name, share in population.items():
             require_share(f"population_ratios[{name!r}]", share, above=0.0)
         if abs(sum(population.values()) - 1.0) > 1e-6:
-            raise ConfigError(
-                f"population_ratios add up to {sum(population.values())}: they must add up to 1"
-            )
+            raise ConfigError(f"population_ratios add up to {sum(population.values())}: they must add up to 1")
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -26,7 +26,5 @@ class Source(Protocol):
 
 def sample_uniforms(seed: int, agent: int, update: int, batch_size: int) -> NDArray[np.float64]:
     """The uniforms (B, 2) of an agent's update; a smaller batch sees the first of a larger one's."""
-    block = seeding.uniforms(
-        [seed], seeding.Purpose.SAMPLE, [agent], [0], epoch=update, turns=1, slots=2 * batch_size
-    )
+    block = seeding.uniforms([seed], seeding.Purpose.SAMPLE, [agent], [0], epoch=update, turns=1, slots=2 * batch_size)
     return block.reshape(batch_size, 2)

@@ -48,9 +48,7 @@ class ClassSpread:
 
     def _check(self, rows: NDArray[np.float64], classes: NDArray[np.int64]) -> None:
         if classes.shape != (len(rows),):
-            raise ShapeError(
-                f"{len(rows)} values for classes of shape {classes.shape}: give one value per sample"
-            )
+            raise ShapeError(f"{len(rows)} values for classes of shape {classes.shape}: give one value per sample")
         if len(rows) and not (classes.min() >= 0 and classes.max() < len(self._seen)):
             raise ContractError(
                 f"a class id is outside 0 .. {len(self._seen) - 1}: found {np.unique(classes).tolist()}"
@@ -58,9 +56,7 @@ class ClassSpread:
         if self._seen.any() and rows.shape[1] != self._mean.shape[1]:
             raise ShapeError(f"values of width {rows.shape[1]} after values of width {self._mean.shape[1]}")
         if not np.isfinite(rows).all():
-            raise NonFiniteError(
-                "spread cannot be learned from NaN or infinity: drop the batch they come from"
-            )
+            raise NonFiniteError("spread cannot be learned from NaN or infinity: drop the batch they come from")
 
     def _join(self, which: int, rows: NDArray[np.float64]) -> None:
         mean = rows.mean(0)
@@ -68,9 +64,7 @@ class ClassSpread:
         step = mean - self._mean[which]
         total = old + len(rows)
         self._squares[which] = (
-            _FADE * self._squares[which]
-            + ((rows - mean) ** 2).sum()
-            + (step @ step) * old * len(rows) / total
+            _FADE * self._squares[which] + ((rows - mean) ** 2).sum() + (step @ step) * old * len(rows) / total
         )
         self._mean[which] += step * len(rows) / total
         self._mass[which] = total

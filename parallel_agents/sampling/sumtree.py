@@ -91,9 +91,7 @@ class SumTree:
         if fault == _UNKNOWN_TREE:
             raise ContractError(f"a tree is outside 0 .. {len(self._sums) - 1}: check the ids of the trees")
         if fault == _BAD_PRIORITY:
-            raise NonFiniteError(
-                "priorities must be finite and not negative: check the errors they come from"
-            )
+            raise NonFiniteError("priorities must be finite and not negative: check the errors they come from")
         if fault == _BAD_UNIFORM:
             raise ContractError("uniforms lie outside [0, 1): draw them with parallel_agents.seeding")
         if fault == _EMPTY_TREE:
@@ -128,9 +126,7 @@ def _update(
             if level == 1:  # the least value of a leaf is the leaf itself
                 least[tree, parent - inner] = _least_positive(sums[tree, first : first + FAN])
             else:
-                least[tree, parent - inner] = _least_positive(
-                    least[tree, first - inner : first - inner + FAN]
-                )
+                least[tree, parent - inner] = _least_positive(least[tree, first - inner : first - inner + FAN])
     return _FINE
 
 

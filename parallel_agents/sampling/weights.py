@@ -122,9 +122,7 @@ def class_ratios(natural: ArrayLike, shares: Floats) -> Floats:
     _same_length("natural", population, "shares", shares)
     lost = np.flatnonzero((population > 0) & (shares <= 0))
     if lost.size:
-        raise ContractError(
-            f"classes {lost.tolist()} hold rows but are never drawn: no weight can correct that"
-        )
+        raise ContractError(f"classes {lost.tolist()} hold rows but are never drawn: no weight can correct that")
     return np.divide(shares, population, out=np.full_like(shares, np.inf), where=population > 0)
 
 
@@ -237,9 +235,7 @@ def _vector(name: str, values: ArrayLike) -> Floats:
 def _weights(values: ArrayLike) -> Floats:
     result = _vector("weights", values)
     if not (np.isfinite(result).all() and result.min() >= 0 and result.any()):
-        raise NonFiniteError(
-            "weights must be finite, not negative and not all 0: check the shares they come from"
-        )
+        raise NonFiniteError("weights must be finite, not negative and not all 0: check the shares they come from")
     return result
 
 
@@ -254,6 +250,4 @@ def _normalised(values: ArrayLike) -> Floats:
 
 def _same_length(first: str, a: Floats, second: str, b: Floats) -> None:
     if a.shape != b.shape:
-        raise ShapeError(
-            f"{first} has {a.size} entries and {second} has {b.size}: give one of each per class"
-        )
+        raise ShapeError(f"{first} has {a.size} entries and {second} has {b.size}: give one of each per class")

@@ -42,9 +42,7 @@ class WorldRule:
 
     exponents: tuple[float, ...] = (1.0, 1.0, 1.0, 1.0)
 
-    def weights(
-        self, worlds: Sequence[Mapping[str, float]], *, value_multiplier: float
-    ) -> NDArray[np.float64]:
+    def weights(self, worlds: Sequence[Mapping[str, float]], *, value_multiplier: float) -> NDArray[np.float64]:
         """Weights (W,) of the worlds, adding up to 1."""
         logs = _log_factors(worlds, value_multiplier) @ np.array(self.exponents)
         weights: NDArray[np.float64] = np.exp(logs - logs.max())
@@ -52,9 +50,7 @@ class WorldRule:
         return weights
 
 
-def fit_world_rule(
-    worlds: Sequence[Mapping[str, float]], outcomes: ArrayLike, *, value_multiplier: float
-) -> WorldRule:
+def fit_world_rule(worlds: Sequence[Mapping[str, float]], outcomes: ArrayLike, *, value_multiplier: float) -> WorldRule:
     """The exponents under which the factors of the worlds best predict their outcomes (W,), none negative."""
     logs, seen = _log_factors(worlds, value_multiplier), np.asarray(outcomes, np.float64)
     if seen.shape != (len(logs),) or len(logs) <= len(WORLD_FACTORS):
@@ -63,9 +59,7 @@ def fit_world_rule(
             f"of at least {len(WORLD_FACTORS) + 1} worlds"
         )
     if not (np.isfinite(seen).all() and seen.min() >= 0 and seen.any()):
-        raise NonFiniteError(
-            "outcomes must be finite, not negative and not all 0: give what each world brought"
-        )
+        raise NonFiniteError("outcomes must be finite, not negative and not all 0: give what each world brought")
     return WorldRule(tuple(_exponents(logs, seen / seen.mean()).tolist()))
 
 
@@ -94,9 +88,7 @@ def _log_factors(worlds: Sequence[Mapping[str, float]], value_multiplier: float)
     for number, world in enumerate(worlds):
         missing = [name for name in WORLD_FACTORS if name not in world]
         if missing:
-            raise ContractError(
-                f"world {number} has no {', '.join(missing)}: give {', '.join(WORLD_FACTORS)}"
-            )
+            raise ContractError(f"world {number} has no {', '.join(missing)}: give {', '.join(WORLD_FACTORS)}")
     table = np.array([[world[name] for name in WORLD_FACTORS] for world in worlds], np.float64)
     if not (np.isfinite(table).all() and table.min() >= 0):
         number, factor = np.argwhere(~(np.isfinite(table) & (table >= 0)))[0]
@@ -105,7 +97,5 @@ def _log_factors(worlds: Sequence[Mapping[str, float]], value_multiplier: float)
         )
     table[:, 0] *= value_multiplier - 1.0
     if table[:, 0].min() <= -1.0:
-        raise ContractError(
-            f"a value multiplier of {value_multiplier} leaves a world without value: give one above 0"
-        )
+        raise ContractError(f"a value multiplier of {value_multiplier} leaves a world without value: give one above 0")
     return np.log1p(table)

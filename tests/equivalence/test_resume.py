@@ -69,7 +69,11 @@ def test_foreign_worlds_whose_episodes_cross_epochs(algorithm: str, tmp_path: Pa
 
 
 def test_windows_of_frames_that_cross_epochs(tmp_path: Path) -> None:
-    config = {"experiment": {"autoreset": True, "worlds": 2}, "model": {"n_frames": 4}, "parallel": {"backend": "inline"}}
+    config = {
+        "experiment": {"autoreset": True, "worlds": 2},
+        "model": {"n_frames": 4},
+        "parallel": {"backend": "inline"},
+    }
     compare(Odd, config, tmp_path / "run")
     stopped = checkpointed(Odd, config, tmp_path / "window", 13)
     again = Odd(config=config)

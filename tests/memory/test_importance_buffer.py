@@ -99,7 +99,7 @@ def test_next_states_are_right_whatever_begins_where(capacity, blocks):
         after += [start + i + 1 for i in range(count)]
         chain.add(np.float32(states[-count:])[:, None], np.float32(after[-count:])[:, None])
         live = np.arange(chain.oldest, chain.added)
-        found = chain.pairs(live)
+        found = chain.pairs(live % capacity)
         assert found[0].ravel().tolist() == states[-len(live) :]
         assert found[1].ravel().tolist() == after[-len(live) :]
 

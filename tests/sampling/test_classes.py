@@ -125,9 +125,7 @@ def test_bad_input_changes_nothing() -> None:
 def test_undrawable_batches_are_refused() -> None:
     index = ClassIndex(4, 2)
     index.assign([0, 1], 1)
-    with pytest.raises(
-        ContractError, match=r"a class without rows came up: shares \[0.5, 0.5\], rows \[0, 2\]"
-    ):
+    with pytest.raises(ContractError, match=r"a class without rows came up: shares \[0.5, 0.5\], rows \[0, 2\]"):
         index.draw(uniforms(50), np.array([0.5, 0.5]))
     with pytest.raises(ContractError, match=r"outside \[0, 1\)"):
         index.draw(np.array([[0.1, 1.0]]), np.array([0.0, 1.0]))

@@ -29,17 +29,13 @@ def test_intervals_hold_the_truth_as_often_as_they_say(self_normalised: bool) ->
     for _ in range(600):
         action = (rng.random(400) >= logging[0]).astype(int)
         reward = rng.random(400) < np.array([0.1, 0.5])[action]
-        low, high = weighted_estimate(
-            reward, (target / logging)[action], self_normalised=self_normalised
-        ).interval()
+        low, high = weighted_estimate(reward, (target / logging)[action], self_normalised=self_normalised).interval()
         hits += low <= target @ [0.1, 0.5] <= high
     assert 0.92 <= hits / 600 <= 0.98
 
 
 def test_collapse_is_flagged() -> None:
-    with pytest.warns(
-        EffectiveSampleSizeWarning, match=r"100 samples are worth 1\.\d, a few weights carry them: clip"
-    ):
+    with pytest.warns(EffectiveSampleSizeWarning, match=r"100 samples are worth 1\.\d, a few weights carry them: clip"):
         weighted_estimate(np.ones(100), [1000.0] + [0.1] * 99)
 
 

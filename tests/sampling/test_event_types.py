@@ -58,9 +58,7 @@ def test_each_signal_decides_and_says_so(experience: dict[str, Any], signal: str
         about(profile="not in crisis"),
         about(profile="no longer urgent"),
         about(profile={"priority": "non-urgent", "crisis": False}),
-        about(
-            behaviour={"crisis_content_engagement": 0.49, "searches": ["not urgent"], "urgent_searches": 0}
-        ),
+        about(behaviour={"crisis_content_engagement": 0.49, "searches": ["not urgent"], "urgent_searches": 0}),
         about(behaviour={"content": "crisis"}),
         about(campaign={"name": "not crisis related"}),
         {"metadata": None, "value": 50.0},

@@ -95,13 +95,9 @@ def test_random_shares_are_the_predicted_ones(
     minimum: float,
     seed: int,
 ) -> None:
-    sampler = ImportanceSampler(
-        weight, alpha, 1.0, minimum, temperature=temperature, seed=seed, ess_floor=0.0
-    )
+    sampler = ImportanceSampler(weight, alpha, 1.0, minimum, temperature=temperature, seed=seed, ess_floor=0.0)
     source = attach(sampler, [rare, common])
-    expected = batch_shares(
-        [rare, common], [weight, 1.0], alpha=alpha, temperature=temperature, minimum=minimum
-    )[0]
+    expected = batch_shares([rare, common], [weight, 1.0], alpha=alpha, temperature=temperature, minimum=minimum)[0]
     draws = 0
     hits = 0
     while draws < 20_000:
@@ -221,9 +217,7 @@ def test_class_weights_stay_as_given_however_long_training_goes(attach: Attach) 
 def test_learned_weights_tend_to_neyman_shares(attach: Attach) -> None:
     rng = np.random.default_rng(0)
     sampler = ImportanceSampler(2.0, alpha=1.0, learned=True)
-    source = attach(
-        sampler, TEN_PERCENT, rng.normal(np.repeat([9, 1], TEN_PERCENT), np.repeat([5, 1], TEN_PERCENT))
-    )
+    source = attach(sampler, TEN_PERCENT, rng.normal(np.repeat([9, 1], TEN_PERCENT), np.repeat([5, 1], TEN_PERCENT)))
     assert sampler.predicted_shares()["crisis_parent"] == pytest.approx(2 / 11)
     for _ in range(100):
         rows, _, _ = sampler.weighted_sampling(256)
@@ -377,9 +371,7 @@ def test_calls_that_cannot_work_are_named(attach: Attach) -> None:
             sampler.weighted_sampling(size)
     with pytest.raises(ConfigError, match="temperature is nan"):
         sampler.weighted_sampling(4, temperature=float("nan"))
-    with pytest.raises(
-        ContractError, match="unknown event type 'vip': known are crisis_parent, regular_parent"
-    ):
+    with pytest.raises(ContractError, match="unknown event type 'vip': known are crisis_parent, regular_parent"):
         sampler.class_ids(["crisis_parent", "vip"])
     with pytest.raises(ConfigError, match="create it with learned=True"):
         sampler.update_spread(np.ones(4))

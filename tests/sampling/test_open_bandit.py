@@ -47,9 +47,7 @@ def clicks(sample: Path, policy: str, campaign: str) -> tuple[NDArray[np.float64
     """Clicks (n,) and logged propensities (n,) of one policy's impressions."""
     with zipfile.ZipFile(sample) as wheel:
         text = wheel.read(f"obp/dataset/obd/{policy}/{campaign}/{campaign}.csv").decode()
-    table = [
-        (float(row["click"]), float(row["propensity_score"])) for row in csv.DictReader(io.StringIO(text))
-    ]
+    table = [(float(row["click"]), float(row["propensity_score"])) for row in csv.DictReader(io.StringIO(text))]
     columns = np.array(table).T
     return columns[0], columns[1]
 

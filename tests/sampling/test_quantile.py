@@ -15,9 +15,7 @@ from parallel_agents.sampling.quantile import RunningPercentile
     window=st.integers(2, 40),
 )
 @settings(max_examples=200, deadline=None, derandomize=True)
-def test_it_is_the_exact_percentile_of_the_last_values(
-    values: list[float], percentile: float, window: int
-) -> None:
+def test_it_is_the_exact_percentile_of_the_last_values(values: list[float], percentile: float, window: int) -> None:
     running = RunningPercentile(percentile, window)
     for number, value in enumerate(values, 1):
         running.add(value)

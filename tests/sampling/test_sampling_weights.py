@@ -25,9 +25,7 @@ NATURAL = [0.1, 0.9]
         ([5, 1], 0.0, 1.0, 0.1),
     ],
 )
-def test_shares_worked_by_hand(
-    multipliers: list[float], alpha: float, temperature: float, expected: float
-) -> None:
+def test_shares_worked_by_hand(multipliers: list[float], alpha: float, temperature: float, expected: float) -> None:
     shares = w.batch_shares(NATURAL, multipliers, alpha=alpha, temperature=temperature)
     assert shares[0] == pytest.approx(expected, abs=5e-5)
     assert shares.sum() == pytest.approx(1.0)
@@ -73,9 +71,7 @@ def test_equal_multipliers_give_natural_shares_and_corrections_of_exactly_one(
     minimum=st.floats(0, 0.9),
 )
 @settings(max_examples=200, deadline=None, derandomize=True)
-def test_corrections_restore_any_class_means_exactly(
-    counts: list[int], data: st.DataObject, minimum: float
-) -> None:
+def test_corrections_restore_any_class_means_exactly(counts: list[int], data: st.DataObject, minimum: float) -> None:
     size = len(counts)
     multipliers = data.draw(st.lists(st.floats(0.01, 100), min_size=size, max_size=size))
     means = np.array(data.draw(st.lists(st.floats(-100, 100), min_size=size, max_size=size)))

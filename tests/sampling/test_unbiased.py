@@ -75,8 +75,7 @@ def gradients() -> Floats:
     draws = torch.Generator().manual_seed(0)
     network = torch.nn.Sequential(torch.nn.Linear(3, 6), torch.nn.Tanh(), torch.nn.Linear(6, 1)).double()
     parameters = {
-        name: 0.5 * torch.randn(p.shape, generator=draws, dtype=p.dtype)
-        for name, p in network.named_parameters()
+        name: 0.5 * torch.randn(p.shape, generator=draws, dtype=p.dtype) for name, p in network.named_parameters()
     }
     rare = torch.arange(RARE + COMMON)[:, None] < RARE
     inputs = torch.randn(RARE + COMMON, 3, generator=draws, dtype=torch.float64) + 0.7 * rare
@@ -99,9 +98,7 @@ OPTIONS: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("options", OPTIONS)
-def test_corrected_means_are_those_of_the_buffer(
-    attach: Attach, user_values: Floats, options: dict[str, Any]
-) -> None:
+def test_corrected_means_are_those_of_the_buffer(attach: Attach, user_values: Floats, options: dict[str, Any]) -> None:
     sampler = ImportanceSampler(beta=1.0, seed=1, **options)
     attach(sampler, [RARE, COMMON])
     assert_unbiased(z_scores(sampler, user_values, corrected))
@@ -143,9 +140,7 @@ def test_a_beta_below_one_is_a_bias_on_purpose(attach: Attach, user_values: Floa
     assert np.abs(z_scores(sampler, user_values, corrected)).max() > 100
 
 
-def test_given_population_shares_are_restored_from_a_skewed_buffer(
-    attach: Attach, user_values: Floats
-) -> None:
+def test_given_population_shares_are_restored_from_a_skewed_buffer(attach: Attach, user_values: Floats) -> None:
     sampler = ImportanceSampler(
         beta=1.0, population_ratios={"crisis_parent": 0.02, "regular_parent": 0.98}, normalise=False, seed=4
     )
@@ -179,7 +174,5 @@ def test_losses_and_per_sample_gradients_correct_to_the_same_gradient(attach: At
         sampler.bias_correction(each["weight"], batch.weights, 256),
     )
     plain = each["weight"].mean(0)
-    moved = (
-        sampler.bias_correction(each, batch.weights)["weight"] / batch.scale - plain
-    ).norm() / plain.norm()
+    moved = (sampler.bias_correction(each, batch.weights)["weight"] / batch.scale - plain).norm() / plain.norm()
     assert moved > 0.01  # the original's correction changed nothing: 2e-16

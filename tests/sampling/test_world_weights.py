@@ -25,18 +25,16 @@ def test_without_a_fit_weights_are_the_normalised_product() -> None:
 
 def test_no_world_is_ever_skipped() -> None:
     empty = dict.fromkeys(WORLD_FACTORS, 0.0)
-    assert WorldRule().weights(
-        [empty, {**empty, "crisis_share": 1.0}], value_multiplier=5.0
-    ) == pytest.approx([1 / 6, 5 / 6])
+    assert WorldRule().weights([empty, {**empty, "crisis_share": 1.0}], value_multiplier=5.0) == pytest.approx(
+        [1 / 6, 5 / 6]
+    )
 
 
 @pytest.mark.parametrize("exponents", [(1.0, 1.0, 1.0, 1.0), (2.0, -1.0, 0.0, 0.5), (0.0, 6.0, 0.0, -3.0)])
 def test_a_fit_finds_the_rule_behind_the_outcomes(exponents: tuple[float, ...]) -> None:
     worlds = random_worlds(60)
     outcomes = [1e3 * np.prod(np.power(factors(world), exponents)) for world in worlds]
-    assert fit_world_rule(worlds, outcomes, value_multiplier=5.0).exponents == pytest.approx(
-        exponents, abs=1e-4
-    )
+    assert fit_world_rule(worlds, outcomes, value_multiplier=5.0).exponents == pytest.approx(exponents, abs=1e-4)
 
 
 def test_a_fit_recovers_the_rule_from_noisy_counts_with_zeros() -> None:

@@ -1,0 +1,259 @@
+"""`Patterns`: what was discovered. Every number is an `Estimate`; what the data cannot tell is said in words.
+
+Written to and read from JSON only. A file is checked for size, keys, types and lengths before it becomes a value.
+"""
+
+from __future__ import annotations
+
+import json
+import types
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, fields, is_dataclass
+from pathlib import Path
+from typing import Any, Literal, get_args, get_origin, get_type_hints
+
+from parallel_agents.errors import ConfigError, ParallelAgentsError
+from parallel_agents.market.discovery.estimates import Estimate
+
+__all__ = [
+    "CRISIS",
+    "Campaign",
+    "Competition",
+    "Competitor",
+    "Factor",
+    "Landscape",
+    "Mechanism",
+    "Patterns",
+    "Period",
+    "Segment",
+]
+
+Mechanism = Literal["first_price", "second_price", "gsp"]
+
+CRISIS = "crisis_parent"
+_FORMAT = 1
+_LARGEST = 64 * 2**20
+_LONGEST = 10_000
+
+
+@dataclass(frozen=True)
+class Segment:
+    """A class of users. Shares are of users; rates are per click; delays are Weibull, in hours."""
+
+    name: str
+    share: Estimate
+    value_share: Estimate
+    visits: Estimate  # clicks per user
+    conversion: Estimate  # over its own mix
+    base: Estimate  # at the reference channel, device and visit
+    value_log_mean: Estimate
+    value_log_spread: Estimate
+    delay_hours: Estimate
+    delay_shape: Estimate
+    interest: Estimate  # share of behavioural-health pages
+    interest_spread: Estimate  # between users
+    devices: Mapping[str, Estimate]
+    campaigns: Mapping[str, Estimate]  # of its paid clicks
+
+
+@dataclass(frozen=True)
+class Factor:
+    """One channel or device: its share of clicks, its conversion, and its own factor, all else equal."""
+
+    share: Estimate
+    conversion: Estimate
+    factor: Estimate
+
+
+@dataclass(frozen=True)
+class Campaign:
+    """How a paid campaign sells its clicks, and what we did there."""
+
+    channel: str
+    mechanism: Mechanism
+    slots: int
+    reserve: Estimate
+    bid: Estimate
+    spend: Estimate  # per eligible auction
+
+
+@dataclass(frozen=True)
+class Competitor:
+    """How a rival behaves from day to day; its level and participation belong to the landscape."""
+
+    spread: Estimate  # of log bids
+    shade: Estimate  # log, in first-price auctions
+    response: Estimate  # of its log bid to ours of the day before
+    pacing: tuple[Estimate, ...]  # proportional, integral and derivative gain on its spend error
+
+
+@dataclass(frozen=True)
+class Landscape:
+    """A cluster of periods in which rivals behave alike."""
+
+    periods: int
+    participation: Mapping[str, Estimate]
+    level: Mapping[str, Mapping[str, Estimate]]  # competitor → campaign → mean log bid
+
+
+@dataclass(frozen=True)
+class Competition:
+    """What the ads and auction-insights tables tell."""
+
+    campaigns: Mapping[str, Campaign]
+    creatives: Mapping[str, Estimate]  # click rate at the top position, fresh
+    fatigue: Estimate  # loss of log click rate per impression and user
+    position: tuple[Estimate, ...]
+    competitors: Mapping[str, Competitor]
+    landscapes: tuple[Landscape, ...]
+    volatility: Estimate  # of the log price level, per square root of a day
+    auctions: Estimate  # eligible auctions per user and day
+
+
+@dataclass(frozen=True)
+class Period:
+    """A stretch of days: which landscape ruled, and its deviation along every axis (log, shrunk to its evidence)."""
+
+    first_day: str
+    days: int
+    landscape: int
+    effects: Mapping[str, Estimate]
+
+
+@dataclass(frozen=True)
+class Patterns:
+    """Everything that worlds are made of."""
+
+    source: str
+    first_day: str
+    days: int
+    users: int
+    events: int
+    segments: tuple[Segment, ...]
+    interest_lift: Estimate
+    channels: Mapping[str, Factor]
+    devices: Mapping[str, Factor]
+    visits: tuple[Estimate, ...]
+    hours: tuple[Estimate, ...]
+    weekdays: tuple[Estimate, ...]  # Monday first
+    months: Mapping[str, Estimate]  # only those seen, January is "1"
+    competition: Competition | None
+    periods: tuple[Period, ...]
+    not_identified: tuple[str, ...]
+
+    def segment(self, name: str) -> Segment:
+        """The segment of a name."""
+        for segment in self.segments:
+            if segment.name == name:
+                return segment
+        raise ConfigError(f"no segment {name!r} was found: there are {[s.name for s in self.segments]}")
+
+    def estimates(self) -> dict[str, Estimate]:
+        """Every estimate by its address, such as `segments/crisis_parent/share`."""
+        return dict(_walk(self, ""))
+
+    def to_json(self) -> str:
+        """The patterns as JSON text."""
+        return json.dumps({"format": _FORMAT, **asdict(self)}, indent=1)
+
+    @classmethod
+    def from_json(cls, text: str) -> Patterns:
+        """The patterns of a JSON text; anything unexpected is an error that names its place."""
+        if len(text) > _LARGEST:
+            raise ConfigError(f"patterns of {len(text)} characters are too large: at most {_LARGEST}")
+        try:
+            data = json.loads(text)
+        except json.JSONDecodeError as error:
+            raise ConfigError(f"patterns are not JSON: {error}; write them with Patterns.to_json") from error
+        if not isinstance(data, dict) or data.pop("format", None) != _FORMAT:
+            raise ConfigError(f"patterns are not of format {_FORMAT}: discover them again")
+        patterns = _build(cls, data, "patterns")
+        assert isinstance(patterns, Patterns)
+        _check_sizes(patterns)
+        return patterns
+
+    def save(self, path: str | Path) -> None:
+        """Write JSON to a file."""
+        Path(path).write_text(self.to_json())
+
+    @classmethod
+    def load(cls, path: str | Path) -> Patterns:
+        """Read JSON from a file."""
+        file = Path(path)
+        if not file.is_file():
+            raise ConfigError(f"patterns {file} do not exist: write them with Patterns.save")
+        if file.stat().st_size > _LARGEST:
+            raise ConfigError(f"patterns {file} are too large: at most {_LARGEST} bytes")
+        return cls.from_json(file.read_text())
+
+
+def _walk(thing: Any, address: str) -> Iterator[tuple[str, Estimate]]:
+    if isinstance(thing, Estimate):
+        yield address, thing
+    elif is_dataclass(thing):
+        for f in fields(thing):
+            yield from _walk(getattr(thing, f.name), f"{address}/{f.name}" if address else f.name)
+    elif isinstance(thing, Mapping):
+        for key, item in thing.items():
+            yield from _walk(item, f"{address}/{key}")
+    elif isinstance(thing, tuple):
+        for i, item in enumerate(thing):
+            yield from _walk(item, f"{address}/{getattr(item, 'name', i)}")
+
+
+def _build(kind: Any, data: Any, where: str) -> Any:
+    """A value of a declared type from JSON data."""
+    origin, inner = get_origin(kind), get_args(kind)
+    if kind is float:
+        if isinstance(data, bool) or not isinstance(data, int | float):
+            raise ConfigError(f"{where} is {data!r}: a number is due")
+        return float(data)
+    if kind in (int, str):
+        if isinstance(data, bool) or not isinstance(data, kind):
+            raise ConfigError(f"{where} is {data!r}: {kind.__name__} is due")
+        return data
+    if origin is Literal:
+        if data not in inner:
+            raise ConfigError(f"{where} is {data!r}: one of {list(inner)} is due")
+        return data
+    if origin is types.UnionType:
+        return None if data is None else _build(inner[0], data, where)
+    if origin is tuple:
+        if not isinstance(data, list) or len(data) > _LONGEST:
+            raise ConfigError(f"{where} must be a list of at most {_LONGEST} items")
+        return tuple(_build(inner[0], item, f"{where}[{i}]") for i, item in enumerate(data))
+    if origin is not None:  # Mapping
+        if not isinstance(data, dict) or len(data) > _LONGEST:
+            raise ConfigError(f"{where} must be an object of at most {_LONGEST} keys")
+        return {key: _build(inner[1], item, f"{where}.{key}") for key, item in data.items()}
+    return _build_dataclass(kind, data, where)
+
+
+def _build_dataclass(kind: Any, data: Any, where: str) -> Any:
+    hints = get_type_hints(kind)
+    if not isinstance(data, dict) or set(data) != set(hints):
+        found = sorted(data) if isinstance(data, dict) else type(data).__name__
+        raise ConfigError(f"{where} must hold exactly {sorted(hints)}: found {found}")
+    parts = {name: _build(hint, data[name], f"{where}.{name}") for name, hint in hints.items()}
+    try:
+        return kind(**parts)
+    except ParallelAgentsError as error:
+        raise ConfigError(f"{where}: {error}") from error
+
+
+def _check_sizes(patterns: Patterns) -> None:
+    wrong = [
+        f"{name} has {len(found)} entries, {due} are due"
+        for name, found, due in (("hours", patterns.hours, 24), ("weekdays", patterns.weekdays, 7))
+        if len(found) != due
+    ]
+    if not patterns.segments:
+        wrong.append("there is no segment")
+    if patterns.competition is not None:
+        last = max(len(patterns.competition.landscapes), 1)
+        wrong += [f"a period names landscape {p.landscape} of {last}" for p in patterns.periods if p.landscape >= last]
+        wrong += [
+            f"{n} has {len(c.pacing)} gains" for n, c in patterns.competition.competitors.items() if len(c.pacing) != 3
+        ]
+    if wrong:
+        raise ConfigError("patterns do not fit together: " + "; ".join(wrong))

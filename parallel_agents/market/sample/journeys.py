@@ -1,0 +1,221 @@
+"""From a hidden market to journeys: who came when, from where, what they read, when they bought.
+
+A user clicks once and then a Poisson number of further times, each at a moment drawn from the hour × weekday ×
+month field. Each click may lead to a purchase after a Weibull delay, unless the user clicks again first: then the
+newer click takes over. What would happen after the export's last day is not seen: right censoring.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from parallel_agents.errors import ConfigError
+from parallel_agents.market.sample.hidden import HiddenMarket
+from parallel_agents.seeding import Purpose, generator
+
+__all__ = ["HOUR", "Calendar", "Journeys", "draw_journeys"]
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+HOUR = 3_600_000_000  # microseconds
+_WEEK = 7
+
+
+@dataclass(frozen=True, eq=False)
+class Calendar:
+    """The export's days, and what every week of it does to mix, devices, conversion, value and delay."""
+
+    first_day: np.datetime64
+    days: int
+    volume: Floats  # (days, 24), mean 1
+    weight: Floats  # (weeks,) share of the volume
+    mix: Floats  # (weeks, K, 2): relative intensity by segment, not iOS or iOS
+    conversion: Floats  # (weeks,) factor, volume-weighted mean 1
+    value: Floats  # (weeks,) log shift, volume-weighted mean 0
+    delay: Floats  # (weeks,) log shift, volume-weighted mean 0
+
+    @property
+    def start(self) -> int:
+        """Microseconds since 1970 at the first midnight."""
+        return int(self.first_day.astype("datetime64[us]").astype(np.int64))
+
+    @property
+    def months(self) -> Ints:
+        """Shape (days,): calendar month, January is 0."""
+        dates = self.first_day + np.arange(self.days)
+        return np.asarray(dates.astype("datetime64[M]").astype(np.int64) % 12)
+
+    @property
+    def weekdays(self) -> Ints:
+        """Shape (days,): Monday is 0."""
+        return np.asarray(((self.first_day + np.arange(self.days)).astype(np.int64) + 3) % _WEEK)
+
+    @classmethod
+    def draw(cls, market: HiddenMarket, first_day: str, days: int, rng: np.random.Generator) -> Calendar:
+        if days < _WEEK:
+            raise ConfigError(f"days {days} is too short for a sample: give at least {_WEEK}")
+        weeks = max(1, days // _WEEK)  # a rest shorter than a week belongs to the last one
+        empty = np.empty(0)
+        bare = cls(np.datetime64(first_day, "D"), days, *[empty] * 6)
+        volume = (market.month[bare.months] * market.weekday[bare.weekdays])[:, None] * market.hour
+        volume /= volume.mean()
+        busy = np.bincount(np.minimum(np.arange(days) // _WEEK, weeks - 1), volume.mean(axis=1))
+        weight = np.asarray(busy / busy.sum(), np.float64)
+
+        def centred(amplitude: float) -> Floats:
+            shift = amplitude * rng.standard_normal(weeks)
+            return np.asarray(shift - weight @ shift)
+
+        conversion = np.exp(centred(market.week_conversion))
+        return cls(
+            bare.first_day,
+            days,
+            volume,
+            weight,
+            _weekly_mix(market, weight, rng),
+            conversion / (weight @ conversion),
+            centred(market.week_value),
+            centred(market.week_delay),
+        )
+
+    def over_weeks(self, market: HiddenMarket, effect: Floats) -> Floats:
+        """Shape (K,): the mean of a weekly effect (weeks,) over each segment's own weeks."""
+        ios = market.device_share[:, 0]
+        own = self.mix[:, :, 0] * (1.0 - ios) + self.mix[:, :, 1] * ios
+        return np.asarray((self.weight * effect) @ own)
+
+
+def _weekly_mix(market: HiddenMarket, weight: Floats, rng: np.random.Generator) -> Floats:
+    """Shift the mix from week to week, leaving every week's volume and every group's total as they were."""
+    shift = market.week_mix * rng.standard_normal((len(weight), len(market.share), 1))
+    ios = market.week_ios * rng.standard_normal((len(weight), 1, 1)) * np.array([0.0, 1.0])
+    mix = np.exp(shift + ios)
+    owners = market.device_share[:, :1]
+    group = (market.share * (1.0 + market.visits))[:, None] * np.hstack([1.0 - owners, owners])
+    group /= group.sum()
+    for _ in range(100):  # iterative proportional fitting to both margins
+        mix /= np.tensordot(weight, mix, 1)
+        mix /= (mix * group).sum(axis=(1, 2), keepdims=True)
+    return np.asarray(mix)
+
+
+@dataclass(frozen=True, eq=False)
+class Journeys:
+    """Users U, clicks C (sorted by user and time), page views P (sorted by click), purchases B."""
+
+    calendar: Calendar
+    segment: Ints  # (U,)
+    device: Ints  # (U,)
+    interest: Floats  # (U,)
+    user: Ints  # (C,)
+    time: Ints  # (C,) microseconds since 1970
+    campaign: Ints  # (C,)
+    creative: Ints  # (C,)
+    page_click: Ints  # (P,) the click a page view belongs to
+    page_topic: Ints  # (P,)
+    page_health: NDArray[np.bool_]  # (P,)
+    page_seconds: Floats  # (P,)
+    bought_click: Ints  # (B,) the click that led to a purchase
+    bought_time: Ints  # (B,)
+    bought_value: Floats  # (B,)
+
+
+def draw_journeys(market: HiddenMarket, *, users: int, first_day: str, days: int, seed: int) -> Journeys:
+    """All journeys of a sample; the same arguments always give the same journeys."""
+    if users < 1:
+        raise ConfigError(f"users {users} is too few for a sample: give at least 1")
+    rng = generator(seed, Purpose.WORLD)
+    calendar = Calendar.draw(market, first_day, days, rng)
+    segment = rng.choice(len(market.share), users, p=market.share)
+    device = _pick(market.device_share[segment], rng)
+    mean = market.interest[segment]
+    interest = rng.beta(market.interest_weight * mean, market.interest_weight * (1.0 - mean))
+
+    user = np.repeat(np.arange(users), 1 + rng.poisson(market.visits[segment]))
+    time = _moments(calendar, segment[user] * 2 + (device[user] == 0), rng)
+    order = np.lexsort((time, user))
+    time = time[order]
+    campaign = _pick(market.campaign_share[segment[user]], rng)
+    creative = rng.integers(0, len(market.campaigns.creatives), len(user))
+
+    click, moment, value = _purchases(market, calendar, segment, device, interest, user, time, campaign, rng)
+    page_click = np.repeat(np.arange(len(user)), 1 + rng.poisson(market.pages[segment[user]]))
+    reader = user[page_click]
+    seconds = rng.lognormal(market.engagement[segment[reader]], market.engagement_spread)
+    return Journeys(
+        calendar,
+        segment,
+        device,
+        interest,
+        user,
+        time,
+        campaign,
+        creative,
+        page_click,
+        _pick(market.topic_share[segment[reader]], rng),
+        rng.random(len(reader)) < interest[reader],
+        seconds,
+        click,
+        moment,
+        value,
+    )
+
+
+def _pick(shares: Floats, rng: np.random.Generator) -> Ints:
+    """One category per row of `shares`, shape (rows, categories)."""
+    u = rng.random((len(shares), 1))
+    return np.asarray(np.minimum((u > shares.cumsum(axis=1)).sum(axis=1), shares.shape[1] - 1))
+
+
+def _moments(calendar: Calendar, group: Ints, rng: np.random.Generator) -> Ints:
+    """A moment per click: the hour by the volume field and the group's weekly mix, even within the hour."""
+    weeks = len(calendar.mix)
+    week = np.minimum(np.arange(calendar.days) // _WEEK, weeks - 1)
+    flat = calendar.mix.reshape(weeks, -1)
+    hours = np.empty(len(group), np.int64)
+    for g in range(flat.shape[1]):
+        mine = group == g
+        field = np.cumsum((calendar.volume * flat[week, g][:, None]).ravel())
+        hours[mine] = np.searchsorted(field, rng.random(mine.sum()) * field[-1], side="right")
+    return np.asarray(calendar.start + hours * HOUR + rng.integers(0, HOUR, len(group)))
+
+
+def _purchases(
+    market: HiddenMarket,
+    calendar: Calendar,
+    segment: Ints,
+    device: Ints,
+    interest: Floats,
+    user: Ints,
+    time: Ints,
+    campaign: Ints,
+    rng: np.random.Generator,
+) -> tuple[Ints, Ints, Floats]:
+    """Clicks that led to a purchase before the user's next click and the export's end: click, time, value."""
+    count = len(user)
+    first = np.searchsorted(user, user, side="left")
+    visit = np.minimum(np.arange(count) - first, len(market.visit_factor) - 1)
+    end = np.full(count, calendar.start + calendar.days * 24 * HOUR)
+    again = np.append(user[1:] == user[:-1], False)
+    end[again] = np.append(time[1:], 0)[again]
+
+    k, week = segment[user], np.minimum((time - calendar.start) // (HOUR * 24 * _WEEK), len(calendar.mix) - 1)
+    rate = (
+        market.conversion[k]
+        * market.channel_factor[campaign]
+        * market.device_factor[device[user]]
+        * market.visit_factor[visit]
+        * calendar.conversion[week]
+        * np.maximum(0.0, 1.0 + market.interest_lift * (interest[user] - market.interest[k]))
+    )
+    wait = market.delay_hours[k] * np.exp(calendar.delay[week]) * rng.weibull(market.delay_shape[k])
+    bought = time + (wait * HOUR).astype(np.int64)
+    spread = market.value_spread[k]
+    log_value = np.log(market.value[k]) - spread**2 / 2.0 + calendar.value[week]
+    value = np.exp(log_value + spread * rng.standard_normal(count))
+    done = (rng.random(count) < rate) & (bought < end)
+    return np.flatnonzero(done), bought[done], value[done].round(2)

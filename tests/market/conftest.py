@@ -1,0 +1,24 @@
+"""One sample, its patterns and its worlds, shared by the market tests: making them takes seconds."""
+
+from __future__ import annotations
+
+import pytest
+
+from parallel_agents.market.discovery import Patterns, discover
+from parallel_agents.market.sample import Sample, draw_sample
+from parallel_agents.market.worlds import World, create_world_variants
+
+
+@pytest.fixture(scope="session")
+def sample() -> Sample:
+    return draw_sample(users=3_000, seed=1)
+
+
+@pytest.fixture(scope="session")
+def patterns(sample: Sample) -> Patterns:
+    return discover({"events": sample.events, "ads": sample.ads, "auction_insights": sample.insights})
+
+
+@pytest.fixture(scope="session")
+def worlds(patterns: Patterns) -> tuple[World, ...]:
+    return create_world_variants(patterns, 40, seed=0)

@@ -1,0 +1,67 @@
+"""How often 90 % intervals hold the hidden truth, over many differently generated exports."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import replace
+
+import numpy as np
+from scipy.special import expit, logit
+from scipy.stats import binomtest
+
+from parallel_agents.market.discovery import Estimate, discover
+from parallel_agents.market.discovery.estimates import LEVEL
+from parallel_agents.market.sample import draw_sample
+
+FAMILIES = {
+    "shares": ("/share", "/value_share", "/devices/"),
+    "value": ("/value_log_mean", "/value_log_spread"),
+    "conversion": ("/conversion", "/factor", "visits/"),
+    "seasonality": ("hours/", "weekdays/", "months/"),
+    "delay": ("/delay_hours", "/delay_shape"),
+    "behaviour": ("/visits", "/interest"),
+}
+REFERENCES = ("devices/ios/factor", "channels/paid_search/factor", "visits/0")  # one by definition
+
+
+def narrowed(e: Estimate, width: float) -> Estimate:
+    """The same estimate with an interval `width` times as wide, on its own scale."""
+    there, back = {"linear": (float, float), "log": (np.log, np.exp), "logit": (logit, expit)}[e.scale]
+    low, centre, high = (float(there(x)) for x in (e.low, e.value, e.high))
+    return replace(
+        e, low=float(back(centre - width * (centre - low))), high=float(back(centre + width * (high - centre)))
+    )
+
+
+def hits(seeds: Iterable[int], **size: int) -> dict[str, list[list[bool]]]:
+    """By address: for every export whether the interval, and the same at half width, holds the truth."""
+    found: dict[str, list[list[bool]]] = defaultdict(list)
+    for seed in seeds:
+        sample = draw_sample(seed=seed, **size)
+        estimates = discover({"events": sample.events}).estimates()
+        for address, truth in sample.truth()["estimates"].items():
+            if address in REFERENCES:
+                continue
+            if address not in estimates:
+                found[address].append([False, False])
+                continue
+            tried = (narrowed(estimates[address], w) for w in (1.0, 0.5))
+            found[address].append([e.low <= truth <= e.high for e in tried])
+    return found
+
+
+def family(address: str) -> str:
+    """The family of an address."""
+    return next(name for name, parts in FAMILIES.items() if any(p in address or address.startswith(p) for p in parts))
+
+
+def rejected(counts: dict[str, tuple[int, int]], level: float = 0.01) -> dict[str, float]:
+    """Addresses whose hits (of trials) a binomial test rejects, by Holm's correction, with their p-values."""
+    p = {a: binomtest(k, n, LEVEL).pvalue for a, (k, n) in counts.items()}
+    bad = {}
+    for i, (address, value) in enumerate(sorted(p.items(), key=lambda item: item[1])):
+        if value >= level / (len(p) - i):
+            break
+        bad[address] = value
+    return bad

@@ -1,0 +1,76 @@
+"""Patterns go to JSON and back unchanged; anything else is refused with its place."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from parallel_agents.errors import ConfigError
+from parallel_agents.market.discovery import Patterns
+
+
+def test_patterns_survive_a_round_trip(patterns, tmp_path):
+    assert Patterns.from_json(patterns.to_json()) == patterns
+    patterns.save(tmp_path / "patterns.json")
+    assert Patterns.load(tmp_path / "patterns.json") == patterns
+    assert json.loads(patterns.to_json())["format"] == 1
+
+
+def test_every_estimate_has_an_address_an_interval_and_a_source(patterns):
+    found = patterns.estimates()
+    assert len(found) > 300
+    assert "segments/crisis_parent/share" in found
+    for address, e in found.items():
+        assert e.low <= e.value <= e.high, address
+        assert e.source, address
+
+
+def broken(patterns, change) -> str:
+    data = json.loads(patterns.to_json())
+    change(data)
+    return json.dumps(data)
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        (lambda d: d.update(format=2), "not of format 1"),
+        (lambda d: d.pop("hours"), r"patterns must hold exactly .*hours"),
+        (lambda d: d.update(more=1), "must hold exactly"),
+        (lambda d: d["hours"].pop(), "hours has 23 entries, 24 are due"),
+        (lambda d: d["hours"][3].update(value="high"), r"patterns\.hours\[3\]\.value is 'high': a number is due"),
+        (lambda d: d["hours"][3].update(value=True), "a number is due"),
+        (lambda d: d["hours"][3].update(value=float("nan")), "is not finite"),
+        (lambda d: d["hours"][3].update(scale="cubic"), r"one of \['linear', 'log', 'logit'\] is due"),
+        (lambda d: d.update(users=1.5), "int is due"),
+        (lambda d: d.update(segments=[]), "there is no segment"),
+        (lambda d: d.update(segments={}), r"patterns\.segments must be a list"),
+        (lambda d: d.update(months=[]), r"patterns\.months must be an object"),
+        (lambda d: d["periods"][0].update(landscape=99), "a period names landscape 99"),
+        (lambda d: d["competition"]["competitors"]["novus"]["pacing"].pop(), "novus has 2 gains"),
+    ],
+)
+def test_changed_files_are_refused_with_their_place(patterns, change, text):
+    with pytest.raises(ConfigError, match=text):
+        Patterns.from_json(broken(patterns, change))
+
+
+def test_files_that_are_no_patterns_are_refused(tmp_path):
+    with pytest.raises(ConfigError, match="are not JSON"):
+        Patterns.from_json("{")
+    with pytest.raises(ConfigError, match="not of format"):
+        Patterns.from_json("[]")
+    with pytest.raises(ConfigError, match="do not exist"):
+        Patterns.load(tmp_path / "none.json")
+    with pytest.raises(ConfigError, match="too large"):
+        Patterns.from_json(" " * (64 * 2**20 + 1))
+    with pytest.raises(ConfigError, match="no segment 'nobody' was found"):
+        raise_for_nobody()
+
+
+def raise_for_nobody() -> None:
+    from dataclasses import fields
+
+    empty = {f.name: () for f in fields(Patterns)}
+    Patterns(**empty).segment("nobody")

@@ -1,0 +1,317 @@
+"""Many worlds stepped as one: the same for any slicing, nothing overspent, everything accounted for."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from parallel_agents.errors import ActionError, ConfigError, NonFiniteError, RunError, ShapeError
+from parallel_agents.market.simulation import MarketWorlds
+from parallel_agents.seeding import Purpose
+from tests.market.builders import plain_world
+
+
+def usual(market: MarketWorlds, factor: float = 1.0) -> np.ndarray:
+    """Bids of the usual height."""
+    return factor * np.broadcast_to(
+        np.exp(market.parameters.usual_bid), (market.bidders, *market.parameters.usual_bid.shape)
+    )
+
+
+def play(market: MarketWorlds, epoch: int = 0, factor: float = 1.0, **choices) -> np.ndarray:
+    """Rewards (steps, N, W) of one episode."""
+    market.reset(epoch)
+    rewards = []
+    while not market.done:
+        rewards.append(market.step(usual(market, factor), **choices))
+    return np.array(rewards)
+
+
+def everything(market: MarketWorlds) -> bytes:
+    return b"".join(np.ascontiguousarray(a).tobytes() for a in (*market.total, market.observe(), market.state.spent))
+
+
+@pytest.mark.parametrize("fidelity", ["full", "fast"])
+def test_threads_slices_and_neighbours_change_nothing(worlds, fidelity):
+    results = []
+    for threads in (1, 2, 7):
+        with MarketWorlds(worlds, bidders=2, threads=threads, fidelity=fidelity) as market:
+            rewards = play(market, epoch=3)
+            results.append((rewards.tobytes(), everything(market)))
+    assert results[0] == results[1] == results[2]
+    with MarketWorlds(worlds[10:13], bidders=2, threads=1, fidelity=fidelity) as few:
+        assert (play(few, epoch=3) == rewards[:, :, 10:13]).all()
+
+
+def test_an_epoch_repeats_and_epochs_differ(worlds):
+    with MarketWorlds(worlds, threads=1) as market:
+        first, other, again = play(market, 0), play(market, 1), play(market, 0)
+    assert (first == again).all()
+    assert not (first == other).all()
+    with MarketWorlds(worlds, threads=1, purpose=Purpose.EVALUATION_WORLD) as market:
+        assert not (play(market, 0) == first).all()
+    with MarketWorlds(worlds, threads=1, seed=1) as market:
+        assert not (play(market, 0) == first).all()
+
+
+@pytest.mark.parametrize("fidelity", ["full", "fast"])
+@pytest.mark.parametrize("factor", [1.0, 50.0])
+def test_budgets_are_never_overspent(worlds, fidelity, factor):
+    with MarketWorlds(worlds, bidders=3, threads=1, budget=7.5, fidelity=fidelity, auctions_per_step=60) as market:
+        play(market, factor=factor)
+        info = market.info(episode=True)
+        assert (info["budget_left"] >= 0).all()
+        np.testing.assert_allclose(info["cost"] + info["budget_left"], 7.5)
+        assert (market.state.spent > 0).any()
+        if factor > 1:
+            assert (info["budget_left"] < 1.0).mean() > 0.3  # money runs out, and then it stops
+
+
+@pytest.mark.parametrize("attribution", ["last_click", "position", "linear"])
+def test_credits_add_up_and_every_purchase_is_accounted_for(worlds, attribution):
+    with MarketWorlds(
+        worlds, bidders=3, threads=1, auctions_per_step=300, budget=1e6, attribution=attribution
+    ) as market:
+        rewards = play(market, factor=3.0)
+        info = market.info(episode=True)
+    assert info["superseded"].sum() > 0
+    assert info["pending"][:, 0].sum() > 0
+    np.testing.assert_allclose(info["credits"].sum(axis=(0, 2)), info["delivered"][:, 1])
+    np.testing.assert_allclose(info["conversions"].sum(axis=0), info["delivered"][:, 0])
+    np.testing.assert_allclose(info["scheduled"], info["delivered"] + info["superseded"] + info["pending"])
+    waiting = np.array(
+        [
+            np.count_nonzero(market.state.due[a:b] >= 0)
+            for a, b in zip(market.parameters.first, market.parameters.first[1:], strict=False)
+        ]
+    )
+    np.testing.assert_array_equal(waiting, info["pending"][:, 0])
+    np.testing.assert_allclose(rewards.sum(axis=0), info["revenue"] - info["cost"])
+    assert (info["crisis_revenue"] <= info["revenue"] + 1e-9).all()
+
+
+def test_attribution_changes_who_is_credited_but_not_the_sum(worlds):
+    totals = {}
+    for rule in ("last_click", "position", "linear"):
+        with MarketWorlds(
+            worlds[:8], bidders=3, threads=1, auctions_per_step=300, budget=1e6, attribution=rule
+        ) as market:
+            play(market, factor=3.0)
+            totals[rule] = market.info(episode=True)["revenue"]
+    for rule in ("position", "linear"):
+        assert not np.allclose(totals[rule], totals["last_click"])
+        np.testing.assert_allclose(totals[rule].sum(), totals["last_click"].sum())
+
+
+def test_purchases_wait_in_simulated_time():
+    """A delay of two days arrives two days later, within the run; nothing waits for a clock on the wall."""
+    world = plain_world(delay_hours=48.0, conversion_dynamics__delay_shape=np.full(1, 400.0))  # hardly any spread
+    with MarketWorlds([world], steps=14, auctions_per_step=1, budget=1e6, threads=1) as market:  # 12 hours a step
+        market.reset(0)
+        arrived = []
+        for t in range(14):
+            market.step(np.full((1, 1, 1), 1e3 if t == 0 else 0.0))
+            arrived.append(market.info()["conversions"].sum())
+    first = int(np.flatnonzero(arrived)[0])
+    assert first in (3, 4)
+    assert sum(arrived) == 1
+
+
+def test_delays_beyond_the_last_step_stay_pending():
+    with MarketWorlds([plain_world(delay_hours=1e5)], threads=1, budget=1e6) as market:
+        play(market, factor=10.0)
+        info = market.info(episode=True)
+    assert info["scheduled"][0, 0] > 0
+    assert info["revenue"].sum() < 0.05 * info["scheduled"][0, 1]
+
+
+def test_crisis_is_an_attribute_of_users_with_the_share_and_value_of_the_world(patterns):
+    """Everything is won, clicked once in a while and bought at once: value by segment is that of its users."""
+    from dataclasses import replace
+
+    from parallel_agents.market.worlds import create_world_variants
+
+    found = create_world_variants(patterns, 30, {"normal_market": 1.0}, users=(2000, 2000))
+    eased = []
+    for world in found:
+        dynamics = replace(
+            world.conversion_dynamics, delay_hours=np.full(4, 1e-6), visit_factor=np.ones(3), interest_lift=0.0
+        )
+        state = replace(world.market_state, campaign_share=np.full((4, 4), 0.25))
+        flat = replace(world.users, device=np.tile([0.0, 0.0, 1.0], (4, 1)))
+        eased.append(replace(world, conversion_dynamics=dynamics, market_state=state, users=flat))
+    with MarketWorlds(eased, threads=1, auctions_per_step=400, budget=1e9) as market:
+        p = market.parameters
+        population = np.array(
+            [np.mean(p.user_segment[a:b] == c) for a, b, c in zip(p.first, p.first[1:], p.crisis, strict=False)]
+        )
+        play(market, factor=1e3)
+        info = market.info(episode=True)
+    users = np.array([w.users.share[w.crisis] for w in found])
+    assert population.mean() == pytest.approx(users.mean(), abs=0.01)
+    assert 0.05 < users.mean() < 0.16
+    expected = []
+    for w in found:
+        c = w.conversion_dynamics
+        worth = w.users.share * w.users.activity * c.base * np.exp(c.value_log_mean + c.value_log_spread**2 / 2)
+        expected.append(worth[w.crisis] / worth.sum())
+    share = info["crisis_revenue"].sum() / info["revenue"].sum()
+    assert share == pytest.approx(np.mean(expected), abs=0.06)
+    assert share > 3 * population.mean()
+
+
+def test_pacing_throttles_and_zero_bids_stay_out(worlds):
+    with MarketWorlds(worlds, threads=1, budget=1e6, auctions_per_step=100) as market:
+        play(market)
+        whole = market.info(episode=True)["impressions"].sum()
+        play(market, pacing=np.full((1, len(worlds)), 0.5))
+        assert market.info(episode=True)["impressions"].sum() == pytest.approx(0.5 * whole, rel=0.03)
+        play(market, pacing=np.zeros((1, len(worlds))))
+        assert market.info(episode=True)["impressions"].sum() == 0
+        play(market, factor=0.0)
+        assert market.info(episode=True)["cost"].sum() == 0
+
+
+def test_creatives_wear_out_and_rest(worlds):
+    with MarketWorlds(worlds, threads=1, budget=1e6, auctions_per_step=500) as market:
+        names = [n for n in market.names if n.startswith("freshness")]
+        market.reset(0)
+        for _ in range(20):
+            market.step(usual(market), creative=np.full((1, len(worlds)), 2))
+        seen = market.observe()[0]
+    columns = [market.names.index(n) for n in names]
+    assert (seen[:, columns[2]] < 0.99).all()
+    assert (seen[:, [columns[0], columns[1], columns[3]]] == 1.0).all()
+
+
+def test_bidders_compete_with_each_other(worlds):
+    with MarketWorlds(worlds, bidders=1, threads=1, budget=1e6, auctions_per_step=200) as alone:
+        play(alone)
+        single = alone.info(episode=True)["impressions"][0].sum()
+    with MarketWorlds(worlds, bidders=4, threads=1, budget=1e6, auctions_per_step=200) as market:
+        play(market)
+        shared = market.info(episode=True)["impressions"].sum(axis=1)
+    assert (shared < single).all()
+
+
+def test_rivals_answer_our_bids_and_pace_their_spending():
+    rivals = {"competitors__response": np.array([0.8, 0.0])}
+    with MarketWorlds([plain_world(**rivals)], threads=1, budget=1e9, auctions_per_step=50) as market:
+        play(market, factor=4.0)
+        assert market.state.shift[0, 0] == pytest.approx(0.8 * np.log(4.0))
+        assert market.state.shift[0, 1] == 0.0
+    gains = {"competitors__pacing": np.array([[0.5, 0.1, 0.1], [0.0, 0.0, 0.0]])}
+    with MarketWorlds([plain_world(**gains)], threads=1, budget=1e9, auctions_per_step=50) as market:
+        play(market)
+        assert market.state.shift[0, 0] != 0.0
+        assert market.state.shift[0, 1] == 0.0
+
+
+def test_prices_drift_by_the_volatility():
+    worlds = [plain_world(i, market_state__volatility=0.2) for i in range(400)]
+    with MarketWorlds(worlds, threads=1, budget=1e9, auctions_per_step=1) as market:
+        play(market)
+        assert market.state.drift.std() == pytest.approx(0.2 * np.sqrt(7.0), rel=0.1)  # seven days
+
+
+def test_seasons_change_the_number_of_auctions():
+    volume = np.ones(168)
+    volume[:84] = 3.0
+    with MarketWorlds([plain_world(time_period__volume=volume)], steps=14, auctions_per_step=100, threads=1) as market:
+        held = []
+        market.reset(0)
+        while not market.done:
+            market.step(usual(market))
+            held.append(market.info()["auctions"].sum())
+    assert held[:7] == [300] * 7
+    assert held[7:] == [100] * 7
+
+
+def test_observations_are_named_finite_and_hide_what_is_hidden(worlds):
+    with MarketWorlds(worlds, bidders=2, threads=1) as market:
+        seen = market.reset(0)
+        assert seen.shape == (2, len(worlds), len(market.names))
+        assert seen.dtype == np.float32
+        while not market.done:
+            market.step(usual(market))
+            seen = market.observe()
+            assert np.isfinite(seen).all()
+        assert np.abs(seen).max() < 50
+        assert not [n for n in market.names if "segment" in n or "pending" in n or "crisis" in n]
+        left = market.names.index("budget_left")
+        np.testing.assert_allclose(seen[:, :, left], 1 - market.state.spent / market.parameters.budget, atol=1e-6)
+
+
+def test_bad_configurations_are_refused(worlds):
+    for arguments, text in (
+        ({"bidders": 0}, "bidders 0 is too few"),
+        ({"steps": 0}, "steps 0 is too few"),
+        ({"bidders": 2000}, "2000 bidders in 4 campaigns are too many"),
+        ({"auctions_per_step": 0}, "auctions_per_step 0 is out of range"),
+        ({"budget": 0.0}, "budget 0.0 is not positive and finite"),
+        ({"budget": -1.0}, "budget -1.0 is not positive"),
+        ({"budget": np.inf}, "is not positive and finite"),
+        ({"fidelity": "half"}, "fidelity 'half' is unknown"),
+        ({"attribution": "first"}, "attribution 'first' is unknown"),
+        ({"threads": 0}, "threads 0 is too few"),
+    ):
+        with pytest.raises(ConfigError, match=text):
+            MarketWorlds(worlds[:2], **arguments)
+    with pytest.raises(ConfigError, match="no worlds were given"):
+        MarketWorlds([])
+    with pytest.raises(ConfigError, match="come from the same patterns"):
+        MarketWorlds([worlds[0], plain_world()])
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "text"),
+    [
+        (
+            {"market_state__reserve": np.array([-0.1])},
+            ConfigError,
+            "market_state.reserve must be 0 or more: found -0.1",
+        ),
+        ({"market_state__usual_bid": np.array([0.0])}, ConfigError, "market_state.usual_bid must be positive"),
+        ({"auction_pressure__spend": -2.0}, ConfigError, "auction_pressure.spend must be positive: found -2.0"),
+        ({"competitors__spread": np.array([0.0, 1.0])}, ConfigError, "competitors.spread must be positive"),
+        ({"conversion_dynamics__base": np.array([np.nan])}, NonFiniteError, "conversion_dynamics.base is not finite"),
+        ({"users__count": 0}, ConfigError, "users.count must be positive"),
+    ],
+)
+def test_impossible_worlds_are_refused_by_name(change, error, text):
+    with pytest.raises(error, match=text):
+        MarketWorlds([plain_world(7, **change)])
+
+
+def test_bad_actions_are_refused_before_anything_changes(worlds):
+    with MarketWorlds(worlds[:3], threads=1) as market:
+        with pytest.raises(RunError, match="call reset"):
+            market.step(np.ones((1, 3, 4)))
+        market.reset(0)
+        before = everything(market)
+        for arguments, error, text in (
+            ({"bids": np.ones((3, 4))}, ShapeError, r"bids have shape \(3, 4\): \(1, 3, 4\) is due"),
+            ({"bids": -np.ones((1, 3, 4))}, ActionError, "finite and 0 or more"),
+            ({"bids": np.full((1, 3, 4), np.nan)}, ActionError, "finite and 0 or more"),
+            (
+                {"bids": np.ones((1, 3, 4)), "creative": np.full((1, 3), 9)},
+                ActionError,
+                "creative must lie between 0 and 3",
+            ),
+            (
+                {"bids": np.ones((1, 3, 4)), "creative": np.full((1, 3), 0.5)},
+                ActionError,
+                "creative must be whole numbers",
+            ),
+            (
+                {"bids": np.ones((1, 3, 4)), "pacing": np.full((1, 3), 1.5)},
+                ActionError,
+                "pacing must lie between 0 and 1",
+            ),
+            ({"bids": np.ones((1, 3, 4)), "pacing": np.ones(3)}, ShapeError, "pacing has shape"),
+        ):
+            with pytest.raises(error, match=text):
+                market.step(**arguments)
+        assert everything(market) == before
+        with pytest.raises(ConfigError, match="epoch -1 is negative"):
+            market.reset(-1)
