@@ -1,4 +1,4 @@
-"""Rounds at their boundaries: wait, apply, publish, snapshot, submit. Decision 4 of the design, word for word."""
+"""Rounds at their boundaries: one is snapshotted and submitted, the one that is due is awaited and published."""
 
 from __future__ import annotations
 
@@ -68,13 +68,11 @@ class Rounds:
 
     def boundary(self, round_: int) -> list[list[RoundResult]]:
         """The boundary of round `round_`; what was published at it, one result per stack for each round."""
-        if self.schedule.lag == 0:
-            self._submit(round_)
+        # What a round reads does not depend on the result that is still awaited, so it is submitted first:
+        # the same bytes, and a worker that is behind finds its next round waiting.
+        self._submit(round_)
         due = self.schedule.due_at(round_)
-        results = [self._publish(r) for r in range(self.published + 1, due + 1)]
-        if self.schedule.lag > 0:
-            self._submit(round_)
-        return results
+        return [self._publish(r) for r in range(self.published + 1, due + 1)]
 
     def publish_ready(self) -> list[list[RoundResult]]:
         """Free-running: publish whatever is there."""

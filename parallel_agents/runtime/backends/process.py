@@ -1,6 +1,6 @@
 """Rounds computed by learner processes, fed through shared memory.
 
-Each worker has `lag + 2` slots for the states of its agents and `lag + 1` for what rounds read. Round r reads
+Each worker has `lag + 2` slots for the states of its agents and as many for what rounds read. Round r reads
 state slot r - 1 and writes slot r (modulo their number), so the state before a round survives a worker that
 dies in it, and acting never reads a slot that is being written.
 """
@@ -54,7 +54,7 @@ class ProcessBackend:
         try:
             for index, share in enumerate(self._shares):
                 slots = [[_shared(states[task.stack].rows(task.part)) for task in share] for _ in range(lag + 2)]
-                reads = [[_columns(examples[task.stack].rows(task.part)) for task in share] for _ in range(lag + 1)]
+                reads = [[_columns(examples[task.stack].rows(task.part)) for task in share] for _ in range(lag + 2)]
                 self._slots.append(slots)
                 self._reads.append(reads)
                 self._workers.append(
