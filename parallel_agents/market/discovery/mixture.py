@@ -22,6 +22,7 @@ Floats = NDArray[np.float64]
 
 _RESTARTS = 4
 _ROUNDS = 500
+_DYING = 1e-6  # users of every class: one too many dies out, but stays defined
 _PSEUDO = 0.5  # a page of every topic and a user of every octave for every class, half each: no chance is ever 0
 
 
@@ -82,8 +83,9 @@ class _Parameters:
         number = np.maximum(seconds[:, 0], _PSEUDO)
         mean = seconds[:, 1] / number
         spread = np.sqrt(np.maximum(seconds[:, 2] / number - mean**2, 1e-4))
+        size = chance.sum(axis=0) + _DYING
         topics /= topics.sum(axis=1, keepdims=True)
-        return cls(chance.mean(axis=0), topics, volume / volume.sum(axis=1, keepdims=True), mean, spread)
+        return cls(size / size.sum(), topics, volume / volume.sum(axis=1, keepdims=True), mean, spread)
 
     def _squares(self, x: Features) -> tuple[Floats, Floats, Floats]:
         """(U, 1), (U, K), (U, K): pages timed, and their deviations from each class's mean, summed and squared."""

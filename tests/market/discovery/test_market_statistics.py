@@ -8,7 +8,7 @@ from scipy import stats
 
 from parallel_agents.errors import NonFiniteError, RunError
 from parallel_agents.market.discovery.estimates import LEVEL, Estimate, normal_cdf, of_totals
-from parallel_agents.market.discovery.mixture import Features, find_classes
+from parallel_agents.market.discovery.mixture import Features, _Parameters, find_classes
 from parallel_agents.market.discovery.periods import clusters, shrink
 from parallel_agents.market.discovery.statistics import dummies, linear, normal, poisson, probit, weibull
 
@@ -127,6 +127,14 @@ def test_classes_are_found_and_counted(rng):
 def test_one_kind_of_user_is_one_class(rng):
     _, x = users(rng, [1.0], np.array([[0.4, 0.3, 0.3]]))
     assert len(find_classes(x, most=6, seed=0).share) == 1
+
+
+def test_a_class_too_many_dies_out_without_a_warning(rng):
+    _, x = users(rng, [0.3, 0.7], np.array([[0.9, 0.05, 0.05], [0.05, 0.05, 0.9]]))
+    chance = np.zeros((1500, 3))
+    chance[:, 0], chance[:, 1] = 0.5, 0.5
+    fitted = _Parameters.fit(x, chance)
+    assert np.isfinite(fitted.log_likelihood(x)).all()
 
 
 def test_corrected_weights_undo_misclassification(rng):
