@@ -54,7 +54,7 @@ def _auctions(
         return _repeat(episode, repeats)
 
 
-def _episodes(worlds: tuple[World, ...], *, threads: int, repeats: int) -> list[float]:
+def _episodes(worlds: tuple[World, ...], *, threads: int | None, repeats: int) -> list[float]:
     """Episodes per second with observation, step and reward of all worlds, as an agent would have them."""
     with MarketWorlds(worlds, threads=threads) as market:
         bids = np.exp(market.parameters.usual_bid)[None]
@@ -87,14 +87,14 @@ def rows(repeats: int = 5) -> list[Row]:
     worlds = create_world_variants(patterns, 1000)
     one, two = (_auctions(worlds, threads=t, fidelity="full", per_step=20, repeats=repeats) for t in (1, 2))
     fast = _auctions(worlds, threads=2, fidelity="fast", per_step=5000, repeats=repeats)
-    episodes = _episodes(worlds[:100], threads=2, repeats=2 * repeats)
+    episodes = _episodes(worlds[:100], threads=None, repeats=2 * repeats)
     size = "1000 worlds, 50 steps, 20 auctions a step, 5 rivals"
     small = "3000 users, 70 days, with reports, in memory"
     return [
         _row("full fidelity, 1 thread", one, 1.2, "M auctions/s", size),
         _row("full fidelity, 2 threads", two, 2.0, "M auctions/s", size),
         _row("fast mode, 2 threads", fast, 100.0, "M auctions/s", "1000 worlds, 50 steps, 5000 auctions a step"),
-        _row("episodes, no policy, 2 threads", episodes, 2000.0, "episodes/s", "100 worlds, 50 steps of 20 auctions"),
+        _row("episodes, no policy", episodes, 2000.0, "episodes/s", "100 worlds, 50 steps of 20 auctions"),
         _row("sample exports", [1.0 / s for s in makes], 1.0, "exports/s", small),
         _row("discovery", [1.0 / s for s in finds], 0.2, "exports/s", small),
     ]

@@ -187,8 +187,8 @@ class _Parts:
         self.interest = rng.beta(np.maximum(weight * mean, 1e-3), np.maximum(weight * (1.0 - mean), 1e-3))
         counts = np.bincount(self.segment, minlength=len(users.share))
         self.segment_first = np.concatenate([[0], np.cumsum(counts)])
-        busy = counts * users.activity
-        self.segment_edge = np.cumsum(busy) / busy.sum()
+        busy = np.cumsum(counts * users.activity)
+        self.segment_edge = busy / busy[-1]  # exactly one from the last segment that has users on
 
         self.step = window.hours / steps
         self.hour = (window.start + self.step * (np.arange(steps) + 0.5)) % len(window.volume)

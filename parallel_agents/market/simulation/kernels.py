@@ -23,29 +23,26 @@ __all__ = ["clear", "play"]
 
 Floats = NDArray[np.float64]
 
+_LANE_BITS = np.uint64(21)
+_LANE = np.uint64((1 << 21) - 1)
+_PER_LANE = 1.0 / (1 << 21)
 _OPENING = np.uint64(1 << 62)  # the block of draws that belong to the step, not to one of its auctions
 
 
 @njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
-def clear(s: State, p: Parameters, low: int, high: int) -> None:
-    """Bring worlds low … high − 1 back to their beginning."""
-    s.spent[:, low:high] = 0.0
-    s.shown[:, low:high] = 0.0
-    s.drift[low:high] = 0.0
-    s.shift[low:high] = 0.0
-    s.day_spend[low:high] = 0.0
-    s.mean_spend[low:high] = 0.0
-    s.total_error[low:high] = 0.0
-    s.last_error[low:high] = 0.0
-    s.day_bid[low:high] = 0.0
-    s.days[low:high] = 0
-    a, b = p.first[low], p.first[high]
-    s.visits[a:b] = 0
-    s.touches[a:b] = 0
-    s.due[a:b] = -1
-    s.after[a:b] = -1
-    s.before[a:b] = -1
-    s.head[low:high] = -1
+def clear(s: State) -> None:
+    """Bring all worlds back to their beginning."""
+    for array in (s.spent, s.shift, s.day_spend, s.mean_spend, s.total_error, s.last_error, s.day_bid):
+        array[:] = 0.0
+    s.shown[:] = 0.0
+    s.drift[:] = 0.0
+    s.days[:] = 0
+    s.visits[:] = 0
+    s.touches[:] = 0
+    s.due[:] = -1
+    s.after[:] = -1
+    s.before[:] = -1
+    s.head[:] = -1
 
 
 @njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
@@ -122,6 +119,8 @@ def _rival_scores(
     spread: Floats,
     normal: Floats,
     j: int,
+    third: np.uint64,
+    fourth: np.uint64,
     k0: np.uint64,
     k1: np.uint64,
     block: np.uint64,
@@ -129,12 +128,19 @@ def _rival_scores(
     epoch: np.uint64,
     world: np.uint64,
 ) -> None:
-    """Log bids of the rivals behind our own; one uniform decides both whether a rival enters and how high it bids."""
+    """Log bids of the rivals behind our own; one lane decides both whether a rival enters and how high it bids.
+
+    A word has three lanes of 21 bits. The first six rivals use what is left of the auction's own draw.
+    """
+    word = third
     for m in range(len(participation)):
-        if m % 8 == 0:
-            words = draw(k0, k1, block + np.uint64(m // 8), turn, epoch, world)
-        word = words[(m % 8) // 2]
-        u = lower(word) if m % 2 == 0 else upper(word)
+        if m == 3:
+            word = fourth
+        elif m >= 6 and m % 3 == 0:
+            words = draw(k0, k1, block + np.uint64((m - 6) // 12), turn, epoch, world)
+            word = words[((m - 6) % 12) // 3]
+        u = (word & _LANE) * _PER_LANE
+        word >>= _LANE_BITS
         if u < participation[m]:
             scores[ours + m] = level[m, j] + spread[m] * quantile(normal, u / participation[m])
         else:
@@ -161,7 +167,7 @@ def _levels(
             level[m, j] = base[m, j] + discount + drift + shift[m]
 
 
-@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+@njit(cache=True, nogil=True, error_model="numpy")  # type: ignore[untyped-decorator]
 def play(
     p: Parameters,
     s: State,
@@ -186,7 +192,7 @@ def play(
     quality, rate, enters = np.empty(bidders), np.empty(bidders), np.ones(bidders, np.bool_)
     log_bids, shares = np.empty((bidders, campaigns)), np.empty(TOUCHES)
     level, paced = np.empty((rivals, campaigns)), np.empty(rivals, np.bool_)
-    rival_blocks = (rivals + 7) // 8
+    rival_blocks = (max(rivals - 6, 0) + 11) // 12
     blocks = 2 + rival_blocks + (bidders + 7) // 8
     k0, k1, e, turn = keys[0], keys[1], np.uint64(epoch), np.uint64(t)
     normal, budget, spent = p.normal, p.budget, s.spent
@@ -205,16 +211,21 @@ def play(
         wear, usual_bid, day_bid = p.fatigue[w], p.usual_bid[w], s.day_bid[w]
         _offers(quality, rate, log_bids, offered, chosen, p.click_rate[w], wear, shown, usual_bid, day_bid)
         _levels(level, paced, p.level[w], p.shade[w], s.shift[w], p.pacing[w], s.drift[w], mechanism)
+        crisis_auctions = 0
         for a in range(int(p.auctions[w, t] + uniform(opening[1]))):
-            # who comes, and where
+            # who comes, and where: a segment by its activity, then anyone of it
             block = np.uint64(a * blocks)
             one = draw(k0, k1, block, turn, e, world)
-            k = category(segment_edge, uniform(one[0]))
-            j = category(campaign_edge[k], lower(one[1]))
-            user = first + segment_first[k] + int(upper(one[2]) * (segment_first[k + 1] - segment_first[k]))
+            u = uniform(one[0])
+            k = category(segment_edge, u)
+            below = segment_edge[k - 1] if k > 0 else 0.0
+            within, size = (u - below) / (segment_edge[k] - below), segment_first[k + 1] - segment_first[k]
+            user = first + segment_first[k] + min(int(within * size), size - 1)  # `within` may round up to one
+            j, u = 0, lower(one[1])
+            while j < campaigns - 1 and u >= campaign_edge[k, j]:
+                j += 1
             auctions[j] += 1.0
-            if k == crisis:
-                o.crisis_auctions[w] += 1.0
+            crisis_auctions += k == crisis
 
             # who bids what; nobody more than is left
             if throttled:
@@ -224,8 +235,10 @@ def play(
                 left = budget[w] - spent[n, w]
                 if enters[n] and offered[n, j] > left:
                     scores[n] = math.log(left) + quality[n] if left > 0.0 else -math.inf
-            rivals_at = block + np.uint64(2)
-            _rival_scores(scores, bidders, participation, level, spread, normal, j, k0, k1, rivals_at, turn, e, world)
+            more = block + np.uint64(2)
+            _rival_scores(
+                scores, bidders, participation, level, spread, normal, j, one[2], one[3], k0, k1, more, turn, e, world
+            )
             entrants = rank(scores, order, reserve[j])
 
             # what is shown; at most one ad of the page is clicked
@@ -254,5 +267,6 @@ def play(
             four = draw(k0, k1, block + np.uint64(1), turn, e, world)
             fate = (uniform(four[0]), uniform(four[1]), uniform(four[2]))
             click(p, s, o, w, user, j, n * campaigns + j, t, fate, rule, shares)
+        o.crisis_auctions[w] += crisis_auctions
         if (t + 1) % p.day_steps[w] == 0:
             _react(p, s, w)

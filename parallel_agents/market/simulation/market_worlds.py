@@ -30,13 +30,15 @@ Floats = NDArray[np.float64]
 
 _MOST_AUCTIONS = 2**27  # the addresses of draws have room for as many
 _MOST_OFFERS = 2**12
+_ENOUGH = {"full": 4_000, "fast": 200_000}  # auctions: about a millisecond, against a tenth for waking a thread
 
 
 class MarketWorlds:
     """N bidders in W worlds, each with its own budget, for `steps` steps an episode.
 
     `budget` is per bidder, world and episode; None takes what the data say is usually spent. `fidelity` "fast" leaves
-    out individual users, several slots and rivals' reactions. Copies of an agent are further bidders.
+    out individual users, several slots and rivals' reactions. Copies of an agent are further bidders. `threads` None
+    takes as many as are worth their while.
     """
 
     def __init__(
@@ -83,10 +85,15 @@ class MarketWorlds:
         )
         self._keys = np.array(key(seed, purpose), np.uint64)
         self._epoch, self._step = 0, steps
-        count = min(threads or os.cpu_count() or 1, len(self.worlds))
+        count = min(threads or self._worthwhile(), len(self.worlds))
         edges = np.linspace(0, len(self.worlds), count + 1).astype(int).tolist()
         self._slices = list(pairwise(edges))
         self._pool = ThreadPoolExecutor(count - 1, "market") if count > 1 else None
+
+    def _worthwhile(self) -> int:
+        """As many threads as have enough to do in a step to be worth waking; at most one per core."""
+        auctions = self.bidders * float(self.parameters.auctions.mean(axis=1).sum())
+        return max(1, min(os.cpu_count() or 1, int(auctions / _ENOUGH[self.fidelity])))
 
     @property
     def campaigns(self) -> int:
@@ -107,7 +114,7 @@ class MarketWorlds:
         """Begin an episode; the same epoch always brings the same draws. Returns the first observation."""
         if epoch < 0:
             raise ConfigError(f"epoch {epoch} is negative: epochs count from 0")
-        self._over_slices(lambda low, high: clear(self.state, self.parameters, low, high))
+        clear(self.state)
         for array in (*self.last, *self.total):
             array[...] = 0.0
         if self._fast is not None:
@@ -118,9 +125,7 @@ class MarketWorlds:
     def observe(self) -> NDArray[np.float32]:
         """Observations (N, W, features), named by `names`."""
         out = np.empty((self.bidders, len(self.worlds), len(self.names)), np.float32)
-        self._over_slices(
-            lambda low, high: observe(self.parameters, self.state, self.last, self.total, self._step, out, low, high)
-        )
+        observe(self.parameters, self.state, self.last, self.total, self._step, out)
         return out
 
     def step(self, bids: ArrayLike, creative: ArrayLike | None = None, pacing: ArrayLike | None = None) -> Floats:

@@ -40,14 +40,12 @@ def observe(
     total: Outcome,
     t: int,
     out: NDArray[np.float32],
-    low: int,
-    high: int,
 ) -> None:
-    """Fill out (N, W, features) for worlds low … high − 1, before step t."""
-    bidders = out.shape[0]
+    """Fill out (N, W, features), before step t."""
+    bidders, worlds, _ = out.shape
     steps, campaigns = p.auctions.shape[1], p.mechanism.shape[1]
     now = min(t, steps - 1)
-    for w in range(low, high):
+    for w in range(worlds):
         mean = p.auctions[w].mean()
         hour = p.hour[w, now]
         day, week = 2.0 * math.pi * hour / 24.0, 2.0 * math.pi * hour / 168.0

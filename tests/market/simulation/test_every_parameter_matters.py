@@ -43,6 +43,10 @@ def changed(value: np.ndarray | float | int, name: str) -> np.ndarray | float | 
         return value * 0.9
     if name == "activity":
         return value * np.where(np.arange(len(value)) == 0, 1.1, 1.0)  # how often one is seen compared with others
+    if name == "interest_lift":
+        return (
+            value * 4.0
+        )  # it acts on how far a user's interest is from the mean: 10 % of it moves one in 500 purchases
     if name in ("reserve", "position"):
         return value * np.linspace(1.5, 1.1, len(value))
     return value * 1.1
