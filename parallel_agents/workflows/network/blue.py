@@ -8,7 +8,7 @@ from numba import njit
 from parallel_agents.workflows.network import tables as t
 from parallel_agents.workflows.network.state import FAILED, UNTOLD, WORKED, Record, has
 
-__all__ = ["blue_turn"]
+__all__ = ["blue_turn", "place_decoy"]
 
 NOBODY = -1
 ANALYSE, REMOVE, FIRST_DECOY, RESTORE = 0, 1, 2, len(t.BLOCKS) - 1
@@ -39,7 +39,7 @@ def blue_turn(s: Record, rules: Record, action: int) -> tuple[int, int]:
         _remove(s, rules, h)
     elif block == RESTORE:
         _restore(s, rules, h)
-    elif _place_decoy(s, rules, h, block - FIRST_DECOY):
+    elif place_decoy(s, rules, h, block - FIRST_DECOY):
         return h, NOBODY
     return NOBODY, NOBODY
 
@@ -76,7 +76,7 @@ def _restore(s: Record, rules: Record, h: int) -> None:
 
 
 @njit(cache=True)  # type: ignore[untyped-decorator]
-def _place_decoy(s: Record, rules: Record, h: int, decoy: int) -> bool:
+def place_decoy(s: Record, rules: Record, h: int, decoy: int) -> bool:
     """Open a false service where the system fits and the port is free."""
     used = rules.services[h] | s.decoys[h]
     if has(_FITS[decoy], h) and not used & _NEEDS_FREE[decoy]:

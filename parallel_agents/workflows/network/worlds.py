@@ -60,7 +60,8 @@ class NetworkWorlds:
         preset = quirks_of(version)
         self.quirks = preset if quirks is None else quirks
         self._agents = _red_ids(red, n_worlds)
-        self._rules = compile_rules(self.quirks)
+        self.rules = compile_rules(self.quirks)
+        """The tables as these quirks leave them, as the compiled kernels read them."""
         self._fresh = fresh()
         self._state = np.zeros(n_worlds, STATE)
         self._keys = tuple(np.uint64(part) for part in key(seed, purpose))
@@ -80,7 +81,7 @@ class NetworkWorlds:
         self._state[:] = self._fresh
         self._epoch, self._turn = np.uint64(epoch), self.late_start
         sleep_worlds(
-            self._state, self._rules, self._agents, self.green, *self._keys, self._epoch, self.late_start,
+            self._state, self.rules, self._agents, self.green, *self._keys, self._epoch, self.late_start,
             self._first_world,
         )  # fmt: skip
         observations = np.empty((self.n_worlds, t.OBSERVATION_SIZE), np.uint8)
@@ -95,7 +96,7 @@ class NetworkWorlds:
         observations = np.empty((self.n_worlds, t.OBSERVATION_SIZE), np.uint8)
         rewards = np.empty(self.n_worlds)
         bad = step_worlds(
-            self._state, self._rules, self._agents, self.green, *self._keys, self._epoch, np.uint64(self._turn),
+            self._state, self.rules, self._agents, self.green, *self._keys, self._epoch, np.uint64(self._turn),
             self._first_world, chosen, observations, rewards,
         )  # fmt: skip
         if bad >= 0:
