@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
 
 from parallel_agents.cli.commands import Eval
 from parallel_agents.cli.target import load_target
 from parallel_agents.cli.train import read_config
+from parallel_agents.environment.evaluation import Evaluation
 from parallel_agents.errors import ConfigError
 from parallel_agents.runtime.checkpoints import restore
 from parallel_agents.tracking.runfolder import RunFolder
+from parallel_agents.tracking.statistics import mean_interval
 
 __all__ = ["evaluate_run"]
 
@@ -23,25 +29,40 @@ def evaluate_run(options: Eval) -> None:
     environment = load_target(options.target or folder.environment)(config=read_config(folder))
     run = environment.prepare()
     manifest, _ = restore(run, folder.path, best=options.best)
-    if options.best:
-        for stack in run.crew.stacks:
-            stack.show_acting()
-    found = environment.evaluate(options.episodes, exploration=options.exploration)
-    _, low, high = found.interval
-    per_agent = found.returns.mean(axis=1)
-    if options.json:
-        values = {
-            "mean_return": found.mean_return,
-            "interval": [low, high],
-            "agents": {agent.name: float(own) for agent, own in zip(environment.agents, per_agent, strict=True)},
-            "episodes": options.episodes,
-            "epoch": manifest.epoch,
-            "run_dir": str(folder.path),
-        }
-        sys.stdout.write(json.dumps(values) + "\n")
-        return
-    lines = [f"  {agent.name:<16} {own:10.2f}" for agent, own in zip(environment.agents, per_agent, strict=True)]
-    sys.stdout.write(
-        f"mean return {found.mean_return:.2f} [{low:.2f}, {high:.2f}] over {options.episodes} episodes, "
-        f"weights of epoch {manifest.epoch}\n" + "\n".join(lines) + "\n"
-    )
+    found = [env.evaluate(options.episodes, exploration=options.exploration) for env in run.environments]
+    epochs = run.best.epochs if options.best else [manifest.epoch] * len(found)
+    names = [str(agent.name) for agent in environment.agents]
+    values = {**_figures(found, names, epochs, environment.seed), "run_dir": str(folder.path)}
+    sys.stdout.write(json.dumps(values) + "\n" if options.json else _told(values))
+
+
+def _figures(found: Sequence[Evaluation], names: Sequence[str], epochs: Sequence[int], seed: int) -> dict[str, Any]:
+    """What is printed. With several replicas they are the independent samples, with one its episodes are."""
+    means = [own.mean_return for own in found]
+    interval = mean_interval(means) if len(found) > 1 else found[0].interval
+    per_agent = np.mean([own.returns.mean(axis=1) for own in found], axis=0)
+    return {
+        "mean_return": interval.estimate,
+        "interval": [interval.low, interval.high],
+        "agents": {name: float(own) for name, own in zip(names, per_agent, strict=True)},
+        "episodes": found[0].returns.shape[1],
+        "epoch": max(epochs),
+        "replicas": [
+            {"seed": seed + k, "epoch": epoch, "mean_return": own.mean_return, "interval": list(own.interval[1:])}
+            for k, (own, epoch) in enumerate(zip(found, epochs, strict=True))
+        ],
+    }
+
+
+def _told(values: Mapping[str, Any]) -> str:
+    low, high = values["interval"]
+    lines = [
+        f"mean return {values['mean_return']:.2f} [{low:.2f}, {high:.2f}] over {values['episodes']} episodes, "
+        f"weights of epoch {values['epoch']}"
+    ]
+    lines += [f"  {name:<16} {own:10.2f}" for name, own in values["agents"].items()]
+    if len(values["replicas"]) > 1:
+        lines += [
+            f"  seed {own['seed']:<11} {own['mean_return']:10.2f}  epoch {own['epoch']}" for own in values["replicas"]
+        ]
+    return "\n".join(lines) + "\n"

@@ -147,13 +147,17 @@ class Stack:
 
     # -- what users get back ---------------------------------------------------------------------------------
 
-    def show_acting(self) -> None:
-        """Give every model the weights it acts with now, for an evaluation in the middle of a run."""
+    @property
+    def acting_rows(self) -> torch.Tensor:
+        """(N, P) the weights that act now."""
         weights = self.inference.weights
         assert weights is not None
+        return weights.rows
+
+    def show_acting(self) -> None:
+        """Give every model the weights it acts with now, for an evaluation in the middle of a run."""
         for row, model in enumerate(self.models):
-            part = slice(row, row + 1)
-            model.state = self.learner.acting_as(model.state, weights.rows[part].clone())
+            model.state = self.learner.acting_as(model.state, self.acting_rows[row : row + 1].clone())
 
     def settle(self, state: State) -> None:
         """Give every model the learner's newest row, as a value of its own."""

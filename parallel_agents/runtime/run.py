@@ -12,6 +12,7 @@ import numpy as np
 from parallel_agents.config import Config
 from parallel_agents.errors import Interrupted, RunError
 from parallel_agents.networks import numerics
+from parallel_agents.runtime.best import Best
 from parallel_agents.runtime.checkpoints import Checkpointer
 from parallel_agents.runtime.crew import Crew
 from parallel_agents.runtime.digest import combined, digest
@@ -60,9 +61,7 @@ class Run:
         self.checkpointer: Checkpointer | None = None
         self.run_id = uuid.uuid4().hex[:12]
         self.recent: list[float] = []
-        self.best_epoch: int | None = None
-        self.best_return: float | None = None
-        """Mean return of the best evaluation so far."""
+        self.best = Best(self.crew)
         self._stop: int | None = None
         self._broken: str | None = None
         """What ended the run before its time; its last epoch is then half done."""
@@ -140,17 +139,15 @@ class Run:
             self._checkpoint()
 
     def _evaluate(self) -> bool:
-        """Let the acting weights play fresh episodes; True if they are the best so far."""
+        """Let the acting weights play fresh episodes; True if those of some replica are its best so far."""
         with self.timeline.span("evaluate", "runtime", epoch=self.epoch):
             for stack in self.crew.stacks:
                 stack.show_acting()
             returns = [env.evaluate().mean_return for env in self.environments]
-        mean = float(np.mean(returns))
-        better = self.best_return is None or mean > self.best_return
-        if better:
-            self.best_epoch, self.best_return = self.epoch, mean
-        self._tell("evaluated", {"epoch": self.epoch, "mean_return": mean, "returns": returns, "best": better})
-        return better
+        better = self.best.offer(self.epoch, returns)
+        fields = {"epoch": self.epoch, "mean_return": float(np.mean(returns)), "returns": returns, "best": better}
+        self._tell("evaluated", fields)
+        return any(better)
 
     def _checkpoint(self) -> None:
         """Write a checkpoint, where somebody asked for them; rounds in flight are awaited and recorded."""
@@ -192,8 +189,8 @@ class Run:
             "wall_seconds": self.seconds,
             "turns_per_second": self.loop.turns / max(1e-9, self.seconds),
             "updates_per_second": self.rounds.updates / max(1e-9, self.seconds),
-            "best_epoch": self.best_epoch,
-            "best_return": self.best_return,
+            "best_epochs": self.best.epochs,
+            "best_returns": self.best.returns,
             "mean_reward": float(np.mean(self.recent)) if self.recent else 0.0,
             "config": self.config.as_dict(),
         }

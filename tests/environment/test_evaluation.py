@@ -26,8 +26,8 @@ def test_training_notices_nothing_of_an_evaluation() -> None:
     plain = treasure_hunt()(config=SMALL).run_experiment()
     watched = treasure_hunt()(config=merge(SMALL, {"experiment": {"eval_every": 2}})).run_experiment()
     assert watched["digest"] == plain["digest"]
-    assert watched["best_epoch"] in (2, 4, 6, 8)
-    assert plain["best_epoch"] is None
+    assert watched["best_epochs"][0] in (2, 4, 6, 8)
+    assert plain["best_epochs"] == []
 
 
 def test_evaluated_twice_it_is_the_same_and_not_what_was_trained_on() -> None:
@@ -43,8 +43,8 @@ def test_evaluated_twice_it_is_the_same_and_not_what_was_trained_on() -> None:
 def test_what_an_evaluation_finds_does_not_depend_on_how_the_work_is_run(flags: dict[str, Any]) -> None:
     config = merge(SMALL, {"experiment": {"eval_every": 3}})
     found = [treasure_hunt()(config=merge(config, {"parallel": own})).run_experiment() for own in ({}, flags)]
-    assert found[0]["best_return"] == found[1]["best_return"]
-    assert found[0]["best_epoch"] == found[1]["best_epoch"]
+    assert found[0]["best_returns"] == found[1]["best_returns"]
+    assert found[0]["best_epochs"] == found[1]["best_epochs"]
 
 
 def test_models_of_the_users_own_keep_their_memory_to_themselves() -> None:
@@ -77,11 +77,27 @@ def test_the_best_weights_are_kept_and_found_again(tmp_path: Path) -> None:
     run.checkpointer = Checkpointer(run, tmp_path, keep_last=1)
     summary = game.run_experiment()
     other = treasure_hunt()(config=config)
-    manifest, _ = restore(other.prepare(), tmp_path, best=True)
-    for stack in other.prepare().crew.stacks:
-        stack.show_acting()
-    assert manifest.epoch == summary["best_epoch"]
-    assert other.evaluate().mean_return == summary["best_return"]
+    restore(other.prepare(), tmp_path, best=True)
+    assert other.prepare().best.epochs == summary["best_epochs"]
+    assert [other.evaluate().mean_return] == summary["best_returns"]
+
+
+def test_every_replica_keeps_the_best_weights_it_would_keep_alone(tmp_path: Path) -> None:
+    config = merge(SMALL, {"experiment": {"eval_every": 1, "max_turns": 8, "seeds": 3}})
+    game = treasure_hunt()(config=config)
+    run = game.prepare()
+    run.checkpointer = Checkpointer(run, tmp_path, keep_last=1)
+    together = game.run_experiment()
+    alone = [
+        treasure_hunt()(config=merge(config, {"experiment": {"seeds": 1, "seed": seed}})).run_experiment()
+        for seed in range(3)
+    ]
+    assert together["best_epochs"] == [own["best_epochs"][0] for own in alone]
+    assert together["best_returns"] == [own["best_returns"][0] for own in alone]
+    assert len(set(together["best_epochs"])) > 1, "all best at the same time: the test shows nothing"
+    other = treasure_hunt()(config=config)
+    restore(other.prepare(), tmp_path, best=True)
+    assert [env.evaluate().mean_return for env in other.prepare().environments] == together["best_returns"]
 
 
 def test_no_best_without_evaluations(tmp_path: Path) -> None:

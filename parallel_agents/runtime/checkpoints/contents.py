@@ -63,8 +63,7 @@ class Checkpointer:
         files = {**self._files, state: self.store.write(state, _arrays(run))}
         values = {**_values(run), "segments": needed, "segments_written": self._count}
         self.store.commit(Manifest(run.epoch, files, plain(values)))
-        best = [] if run.best_epoch is None else [run.best_epoch]
-        self.store.rotate({*self.store.epochs()[-self._keep :], *best})
+        self.store.rotate(set(self.store.epochs()[-self._keep :]))
 
 
 def can_checkpoint(run: Run) -> bool:
@@ -75,15 +74,12 @@ def can_checkpoint(run: Run) -> bool:
 def restore(run: Run, folder: Path, *, best: bool = False) -> tuple[Manifest, list[str]]:
     """Put a fresh run where a folder's newest good checkpoint left it; what was wrong with newer ones.
 
-    best: take the checkpoint of the best evaluation instead, with the weights that acted in it.
+    best: the agents act with the weights of their best evaluation, each replica with its own.
     """
     store = Store(folder)
     manifest, troubles = store.newest_good()
-    if best:
-        if manifest.values["best_epoch"] is None:
-            raise CheckpointError(f"{folder} knows no best weights: train with experiment.eval_every set")
-        manifest = store.manifest(manifest.values["best_epoch"])
-        store.check(manifest)
+    if best and not manifest.values["best"]["epochs"]:
+        raise CheckpointError(f"{folder} knows no best weights: train with experiment.eval_every set")
     _fits(run, manifest)
     arrays = store.read(manifest, f"state-{manifest.epoch:06d}.safetensors")
     values = manifest.values
@@ -93,13 +89,14 @@ def restore(run: Run, folder: Path, *, best: bool = False) -> tuple[Manifest, li
     run.epoch, run.seconds = manifest.epoch, float(values["seconds"])
     run.failures = int(values["failures"])
     run.recent = [float(reward) for reward in values["recent"]]
-    run.best_epoch, run.best_return = values["best_epoch"], values["best_return"]
     for index, stack in enumerate(run.crew.stacks):
         names = values["segments"][index]["names"]
         read_ring(stack.ring, [store.read(manifest, name) for name in names])
         for model, exploration in zip(stack.models, values["exploration"][index], strict=True):
             model.restore_exploration(exploration)
     _load(run, arrays, values)
+    if best:
+        run.best.act()
     return manifest, troubles
 
 
@@ -110,8 +107,7 @@ def _values(run: Run) -> dict[str, Any]:
         "seconds": run.seconds,
         "failures": run.failures + len(run.rounds.skipped),
         "recent": run.recent,
-        "best_epoch": run.best_epoch,
-        "best_return": run.best_return,
+        "best": run.best.values(),
         "pending": sorted(run.rounds.waiting),
         "exploration": [[model.fixed_exploration for model in stack.models] for stack in run.crew.stacks],
         **{owner: {name: getattr(getattr(run, owner), name) for name in names} for owner, names in COUNTERS.items()},
@@ -131,12 +127,10 @@ def _fits(run: Run, manifest: Manifest) -> None:
 
 
 def _arrays(run: Run) -> dict[str, Array]:
-    arrays: dict[str, Array] = {}
+    arrays = run.best.arrays()
     for index, stack in enumerate(run.crew.stacks):
         _put(arrays, f"{index}.newest", run.rounds.newest[index])
-        weights = stack.inference.weights
-        assert weights is not None
-        arrays[f"{index}.acting"] = weights.rows.detach().cpu().numpy()
+        arrays[f"{index}.acting"] = stack.acting_rows.detach().cpu().numpy()
         arrays[f"{index}.frames"] = stack.frames.window
         for round_, done in run.rounds.waiting.items():
             state, result = done[index]
@@ -154,6 +148,7 @@ def _arrays(run: Run) -> dict[str, Array]:
 def _load(run: Run, arrays: Mapping[str, Array], values: Mapping[str, Any]) -> None:
     try:
         run.rounds.waiting = {int(round_): [] for round_ in values["pending"]}
+        run.best.restore(values["best"], arrays)
         for index, stack in enumerate(run.crew.stacks):
             run.rounds.newest[index] = _state(arrays, f"{index}.newest", stack.state, stack.device)
             rows = torch.from_numpy(arrays[f"{index}.acting"]).to(stack.device)
