@@ -39,9 +39,14 @@ class Agent:
         return type(self).add_memory is not Agent.add_memory
 
     @property
+    def chooses_by_itself(self) -> bool:
+        """True where `get_action` was overridden."""
+        return type(self).get_action is not Agent.get_action
+
+    @property
     def acts_by_itself(self) -> bool:
         """True where `get_action` or `add_memory` was overridden."""
-        return type(self).get_action is not Agent.get_action or self.remembers_by_itself
+        return self.chooses_by_itself or self.remembers_by_itself
 
     @property
     def n_actions(self) -> int | None:
@@ -63,6 +68,10 @@ class Agent:
     def pov(self, world: Any) -> Any:
         """What the agent sees."""
         raise ContractError(f"{type(self).__name__}.pov(world) is missing: return what the agent sees as an array")
+
+    def action_mask(self, world: Any) -> Any:
+        """(A,) bool: which actions are allowed now; None: all."""
+        return None
 
     def get_action(self, state: Any) -> Any:
         """Choose an action; by default the model's."""

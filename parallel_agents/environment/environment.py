@@ -24,7 +24,7 @@ from parallel_agents.config import Config, check_keys, merge
 from parallel_agents.environment.agent import Agent
 from parallel_agents.environment.evaluation import Evaluation, evaluate
 from parallel_agents.errors import ContractError, SharingError
-from parallel_agents.models import model_from_config
+from parallel_agents.models import Model, model_from_config
 from parallel_agents.runtime.run import Run, RunSummary
 from parallel_agents.seeding import Purpose, generator
 from parallel_agents.tracking.timeline import Timeline
@@ -111,6 +111,8 @@ class Environment:
         for index, agent in enumerate(self.agents):
             if hasattr(agent.model, "place"):
                 agent.model.place(seed=self.seed, agent=index, worlds=self.n_worlds)
+            if self.masks_actions and isinstance(agent.model, Model):
+                agent.model.use_masks()
         _distinct(self.agents, "buffer", lambda agent: getattr(agent.model, "memory", None))
 
     # -- hooks that users write ------------------------------------------------------------------------------
@@ -202,6 +204,24 @@ class Environment:
         if self.vectorised:
             return np.asarray(self.observe()[index])
         return np.stack([np.asarray(agents[index].pov(world), np.float32) for _, world, agents in self._each()])
+
+    @property
+    def masks_actions(self) -> bool:
+        """True where `action_masks`, or an agent's `action_mask`, was written."""
+        own = type(self).action_masks is not Environment.action_masks
+        return own or any(type(agent).action_mask is not Agent.action_mask for agent in self.agents)
+
+    def action_masks(self) -> Any:
+        """(N, W, A) bool: which actions are allowed now; or for each agent (W, A), or None where all are."""
+        return [self.action_mask_of(index) for index in range(len(self.agents))]
+
+    def action_mask_of(self, index: int) -> Array | None:
+        """(W, A) bool: which actions one agent may take now; None: all."""
+        if type(self).action_masks is not Environment.action_masks:
+            masks: Array | None = self.action_masks()[index]
+            return masks
+        own = [agents[index].action_mask(world) for _, world, agents in self._each()]
+        return None if any(mask is None for mask in own) else np.array(own, np.bool_)
 
     def can_act(self) -> Array | None:
         """(N, W) bool, or None if all can."""

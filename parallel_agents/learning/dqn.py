@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from parallel_agents.learning.losses import double_q_targets, huber, q_targets, values_of, weighted_mean
+from parallel_agents.learning.losses import allowed, double_q_targets, huber, q_targets, values_of, weighted_mean
 from parallel_agents.learning.pace import LearningRates, optimizer_state
 from parallel_agents.networks import gradient_rows
 from parallel_agents.networks.numerics import RowAdam, clip_rows
@@ -100,9 +100,10 @@ class DQNLearner:
         """(N,) loss of each agent."""
         forward = self.network.forward
         with torch.no_grad():
-            next_values = forward(targets, batch["next_states"])
+            masks = batch.get("next_masks")
+            next_values = allowed(forward(targets, batch["next_states"]), masks)
             if self.double:
-                next_online = forward(leaves, batch["next_states"])
+                next_online = allowed(forward(leaves, batch["next_states"]), masks)
                 goals = double_q_targets(batch["returns"], batch["discounts"], next_values, next_online)
             else:
                 goals = q_targets(batch["returns"], batch["discounts"], next_values)

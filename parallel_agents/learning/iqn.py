@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from parallel_agents.learning.dqn import DQNLearner
-from parallel_agents.learning.losses import quantile_huber, weighted_mean
+from parallel_agents.learning.losses import allowed, quantile_huber, weighted_mean
 from parallel_agents.seeding import Purpose, generator
 from parallel_agents.types import Array, Identity
 
@@ -47,7 +47,11 @@ class IQNLearner(DQNLearner):
             ahead = (batch["next_states"], batch["next_quantiles"], batch["next_noise"])
             next_values = self.network.quantiles(targets, *ahead)
             chooser = self.network.quantiles(leaves, *ahead) if self.double else next_values
-            best = chooser.mean(2).argmax(-1)[:, :, None, None].expand(-1, -1, self.quantiles, 1)
+            best = (
+                allowed(chooser.mean(2), batch.get("next_masks"))
+                .argmax(-1)[:, :, None, None]
+                .expand(-1, -1, self.quantiles, 1)
+            )
             kept = next_values.gather(-1, best).squeeze(-1)
             goals = batch["returns"][..., None] + batch["discounts"][..., None] * kept
         taken = batch["actions"][:, :, None, None].expand(-1, -1, self.quantiles, 1)

@@ -5,7 +5,12 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-__all__ = ["double_q_targets", "huber", "q_targets", "quantile_huber", "values_of", "weighted_mean"]
+__all__ = ["allowed", "double_q_targets", "huber", "q_targets", "quantile_huber", "values_of", "weighted_mean"]
+
+
+def allowed(values: Tensor, masks: Tensor | None) -> Tensor:
+    """(…, A) values with -infinity for what a mask (…, A) forbids."""
+    return values if masks is None else values.masked_fill(~masks, -torch.inf)
 
 
 def q_targets(returns: Tensor, discounts: Tensor, next_values: Tensor) -> Tensor:

@@ -41,6 +41,7 @@ class Buffer:
         worlds: int = 1,
         action_shape: tuple[int, ...] = (),
         action_dtype: str = "int64",
+        choices: int = 0,
         seed: int = 0,
         agent: int = 0,
         **extras: tuple[int, ...] | int,
@@ -54,6 +55,7 @@ class Buffer:
             action=action_shape,
             action_dtype=action_dtype,
             extras=shapes,
+            choices=choices,
         )
         self.seed, self.agent = seed, agent
         self.ring = Ring(self.shape, agents=1)
@@ -70,6 +72,7 @@ class Buffer:
             worlds=shape.worlds,
             action_shape=shape.action,
             action_dtype=shape.action_dtype,
+            choices=shape.choices,
             seed=seed,
             agent=agent,
             **shape.extras,

@@ -238,11 +238,12 @@ def gather(
     out_actions: Array,
     returns: Array,
     discounts: Array,
+    nexts: Ints,
 ) -> None:
     """Fill (N, K, …) samples from (N, K) serials: n-step returns that stop where an episode ends.
 
     The return sums up to `n_step` rewards; `discounts` is what the value of `next_states` counts: 0 after a
-    termination, gamma**k after k steps otherwise. Sutton 1988.
+    termination, gamma**k after k steps otherwise. Sutton 1988. `nexts` is where the next state stands, row·W + world.
     """
     agents, samples = serials.shape
     rows, columns = observations.shape[1], observations.shape[2]
@@ -271,3 +272,4 @@ def gather(
             _frames(observations, age, n, p, w, next_states, k)
             returns[n, k] = total
             discounts[n, k] = factor
+            nexts[n, k] = (p % rows) * columns + w

@@ -39,6 +39,8 @@ class RingShape:
     observation_dtype: str = "float32"
     extras: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     """Further float32 columns and their shapes per world."""
+    choices: int = 0
+    """Actions of a mask that says which were allowed, kept as `masks`; 0: all always were."""
 
     def __post_init__(self) -> None:
         if self.capacity < 1 or self.worlds < 1 or self.frames < 1:
@@ -79,7 +81,11 @@ class Ring:
         self.follow = np.zeros(block, np.int32)
         self.age = np.zeros(block, np.int32)
         self.version = np.zeros((agents, rows), np.int32)
-        self.extras = {name: np.zeros((*block, *extra), np.float32) for name, extra in shape.extras.items()}
+        self.extras: dict[str, Array] = {
+            name: np.zeros((*block, *extra), np.float32) for name, extra in shape.extras.items()
+        }
+        if shape.choices:
+            self.extras["masks"] = np.zeros((*block, shape.choices), np.bool_)
         self.starts = np.zeros((agents, rows * worlds), np.int64)
         self.pos = np.zeros(agents, np.int64)
         self.oldest = np.zeros(agents, np.int64)
@@ -157,7 +163,7 @@ class Ring:
         """Write the further columns of the coming row, which the kernels do not know."""
         rows = self.pos[agents] % self.valid.shape[1]
         for name, column in self.extras.items():
-            column[agents, rows] = extras[name][agents] if name in extras else 0.0
+            column[agents, rows] = extras[name][agents] if name in extras else 0
 
     def sizes(self) -> NDArray[np.int64]:
         """(N,) transitions that can be sampled: all kept ones, up to the first whose next observation is unknown.
@@ -174,7 +180,10 @@ class Ring:
         return np.asarray(self.tail[:, None] + (uniforms * self.sizes()[:, None]).astype(np.int64))
 
     def gather(self, serials: NDArray[np.int64], *, n_step: int, gammas: NDArray[np.float64]) -> dict[str, Array]:
-        """The samples behind (N, K) serials: states, actions, returns, next_states, discounts; gammas: (N,)."""
+        """The samples behind (N, K) serials: states, actions, returns, next_states, discounts; gammas: (N,).
+
+        Where masks are kept, also next_masks: what was allowed in the next state.
+        """
         agents, samples = serials.shape
         size = self.observations.shape[3] * self.shape.frames
         states = np.empty((agents, samples, size), self.observations.dtype)
@@ -182,11 +191,17 @@ class Ring:
         actions = np.empty((agents, samples, self.actions.shape[3]), self.actions.dtype)
         returns = np.empty((agents, samples), np.float32)
         discounts = np.empty((agents, samples), np.float32)
+        nexts = np.empty((agents, samples), np.int64)
         kernels.gather(
             *self._columns[:-1], self.starts, self.pos, serials, n_step, gammas,
-            states, next_states, actions, returns, discounts,
+            states, next_states, actions, returns, discounts, nexts,
         )  # fmt: skip
-        return {
+        allowed = {}
+        if self.shape.choices:
+            flat = self.extras["masks"].reshape(agents, -1, self.shape.choices)
+            own = flat[np.arange(agents)[:, None], nexts]
+            allowed["next_masks"] = own | ~own.any(axis=-1, keepdims=True)  # after an end nothing was asked
+        return allowed | {
             "states": states,
             "actions": actions.reshape(agents, samples, *self.shape.action),
             "returns": returns,

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from parallel_agents.acting import Inference
-from parallel_agents.errors import NonFiniteError, RunError, ShapeError, SharingError
+from parallel_agents.errors import ConfigError, NonFiniteError, RunError, ShapeError, SharingError
 from parallel_agents.memory import Buffer, Ring, RingShape
 from parallel_agents.seeding import Purpose, generator
 from parallel_agents.types import Array, Identity, Snapshot, State, Weights
@@ -37,6 +37,14 @@ class Blueprint(Protocol):
     @property
     def slots(self) -> int:
         """Draws of one choice."""
+
+    @property
+    def choices(self) -> int:
+        """Length of a mask that says which actions are allowed; 0 where actions cannot be masked."""
+
+    @property
+    def masked(self) -> bool:
+        """True where the environment gives such masks."""
 
     @property
     def on_policy(self) -> bool:
@@ -86,6 +94,8 @@ class Model:
     Within a run it is a row of a stack. By itself it is a stack of one, computed by the same kernels.
     """
 
+    takes_masks = True
+    """`take_action` may be told which actions are allowed."""
     slow = False
     """True for models whose `take_action` waits for something outside (a service, an LLM)."""
 
@@ -125,6 +135,21 @@ class Model:
             if self._memory is not None:
                 self._memory.seed, self._memory.agent = seed, agent
         self._identity = identity
+
+    def use_masks(self) -> None:
+        """Expect masks that say which actions are allowed, and keep them; done by the environment."""
+        if self.blueprint.masked:
+            return
+        if not self.blueprint.choices:
+            raise ConfigError(
+                "the environment gives action masks, but this model's actions are continuous: masks need choices"
+            )
+        if self._memory is not None and len(self._memory):
+            raise ShapeError(
+                "this model remembers turns without action masks and cannot take part where there are some"
+            )
+        self.blueprint = replace(self.blueprint, masked=True)  # type: ignore[type-var]
+        self._memory = None
 
     @property
     def identity(self) -> Identity:
@@ -173,8 +198,8 @@ class Model:
         """Fix the exploration again as a checkpoint recorded it."""
         self._exploration = fixed
 
-    def take_action(self, state: Any) -> Any:
-        """Choose an action for one observation, exploring as in training.
+    def take_action(self, state: Any, mask: Any = None) -> Any:
+        """Choose an action for one observation, exploring as in training; of those that a mask (A,) allows.
 
         With several frames: after the observations that the memory knows of this episode, or from a whole window.
         """
@@ -184,8 +209,9 @@ class Model:
         seed, agent = self.identity.seeds[0], self.identity.agents[0]
         draws = generator(seed, Purpose.ACT, agent=agent, world=DIRECT, epoch=self._epoch, turn=self._calls)
         self._calls += 1
+        allowed = None if mask is None else np.asarray(mask, np.bool_).reshape(1, 1, -1)
         actions, _ = self.blueprint.choose(
-            inference.forward(window), draws.random((1, 1, self.blueprint.slots)), np.array([self.epsilon]), None
+            inference.forward(window), draws.random((1, 1, self.blueprint.slots)), np.array([self.epsilon]), allowed
         )
         return actions[0, 0].item() if actions.ndim == 2 else actions[0, 0]
 

@@ -96,8 +96,13 @@ class ReplayBlueprint:
     updates: int
     learning_starts: int
     capacity: int
+    masked: bool = False
     slots: int = EPSILON_SLOTS
     on_policy: bool = False
+
+    @property
+    def choices(self) -> int:
+        return self.actions
 
     @property
     def inputs(self) -> int:
@@ -105,7 +110,8 @@ class ReplayBlueprint:
 
     @property
     def ring(self) -> RingShape:
-        return RingShape(self.capacity, self.observation, self.worlds, self.n_frames)
+        choices = self.choices if self.masked else 0
+        return RingShape(self.capacity, self.observation, self.worlds, self.n_frames, choices=choices)
 
     def choose(
         self, outputs: Array, draws: Array, exploration: Array, masks: Array | None
@@ -149,6 +155,9 @@ class ReplayBlueprint:
             "discounts": draws.random(block, np.float32),
             "ready": np.ones(agents, np.bool_),
         }
+        if self.masked:
+            columns["next_masks"] = draws.random((*block, self.actions)) < 0.8
+            columns["next_masks"][..., 0] = True
         return Snapshot(0, columns)
 
     def rehearsal_hyper(self) -> dict[str, float]:

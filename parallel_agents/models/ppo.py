@@ -81,6 +81,8 @@ class PPOBlueprint:
     """Turns between two rounds, at most."""
     epochs: int
     """Epochs between two rounds: each leaves one row more, for what its last turn led to."""
+    masked: bool = False
+    """True where the environment says which actions are allowed."""
     capacity: int = 0
     """Set for acting without learning; 0: what a round needs."""
     on_policy: bool = True
@@ -109,13 +111,23 @@ class PPOBlueprint:
                 return ()
 
     @property
+    def choices(self) -> int:
+        return sum(self._sizes)
+
+    @property
     def ring(self) -> RingShape:
         extras: dict[str, tuple[int, ...]] = {"log_prob": (), "value": ()}
         if isinstance(self.distribution, SquashedGaussian):
             extras["raw"] = self.distribution.shape
         turns = self.capacity or (self.rollout + self.epochs) * self.worlds
         return RingShape(
-            turns, self.observation, self.worlds, 1, self.distribution.shape, self.distribution.dtype, extras=extras
+            turns,
+            self.observation,
+            self.worlds,
+            action=self.distribution.shape,
+            action_dtype=self.distribution.dtype,
+            extras=extras,
+            choices=self.choices if self.masked else 0,
         )
 
     def learner(self, *, device: str = "cpu", updates: int | None = None) -> PPOLearner:
@@ -170,6 +182,8 @@ class PPOBlueprint:
             "value": ring.extras["value"],
             "ready": np.ones(agents, np.bool_),
         }
+        if self.masked:
+            columns["masks"] = ring.extras["masks"]
         return Snapshot(round_, columns)
 
     def rehearsal(self, agents: int, *, updates: int) -> Snapshot:
@@ -192,6 +206,8 @@ class PPOBlueprint:
             "ready": np.ones(agents, np.bool_),
         }
         columns["valid"][:, -1] = False
+        if self.masked:
+            columns["masks"] = np.ones((*block, self.choices), np.bool_)
         return Snapshot(0, columns)
 
     def rehearsal_hyper(self) -> dict[str, float]:

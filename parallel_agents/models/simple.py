@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from parallel_agents.errors import ConfigError
+import numpy as np
+
+from parallel_agents.errors import ActionError, ConfigError
 from parallel_agents.seeding import Purpose, generator
 
 __all__ = ["RandomModel"]
@@ -14,6 +16,7 @@ class RandomModel:
     """Chooses uniformly, from its own draws; keeps nothing, learns nothing."""
 
     slow = False
+    takes_masks = True
 
     def __init__(self, obs_shape: int | tuple[int, ...], n_actions: int, **unused: Any) -> None:
         if n_actions < 1:
@@ -33,9 +36,14 @@ class RandomModel:
     def end_epoch_action(self, epoch: int = 0, **_: Any) -> None:
         """Called after each epoch."""
 
-    def take_action(self, state: Any) -> int:
-        """Any action, whatever the state."""
-        return int(self._draws.integers(self.n_actions))
+    def take_action(self, state: Any, mask: Any = None) -> int:
+        """Any action, whatever the state; of those that a mask (A,) allows."""
+        if mask is None:
+            return int(self._draws.integers(self.n_actions))
+        allowed = np.flatnonzero(mask)
+        if not len(allowed):
+            raise ActionError("an action mask forbids every action: allow at least one")
+        return int(allowed[self._draws.integers(len(allowed))])
 
     def train_step(self) -> float:
         """Nothing to learn."""

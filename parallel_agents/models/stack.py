@@ -92,15 +92,20 @@ class Stack:
     ) -> tuple[Array, dict[str, Array]]:
         """(N, W, D) observations -> (N, W) actions and the columns to keep beside them."""
         outputs = self.inference.forward(self.frames.push(observations, first))
-        return self.blueprint.choose(outputs, self.draws.at(epoch, turn), self.exploration, masks)
+        actions, extras = self.blueprint.choose(outputs, self.draws.at(epoch, turn), self.exploration, masks)
+        return actions, extras if masks is None else {**extras, "masks": masks}
 
-    def act_again(self, row: int, observations: Array, epoch: int, turn: int, masks: Array | None = None) -> Array:
-        """(W, D) newer observations of one agent in the same turn -> its (W,) actions."""
+    def act_again(
+        self, row: int, observations: Array, epoch: int, turn: int, masks: Array | None = None
+    ) -> tuple[Array, dict[str, Array]]:
+        """(W, D) newer observations of one agent in the same turn -> its (W,) actions and columns."""
         outputs = self.inference.forward_agent(row, self.frames.replace(row, observations))
         part = slice(row, row + 1)
         draws = self.draws.at(epoch, turn)[part]
-        actions, _ = self.blueprint.choose(outputs[None], draws, self.exploration[part], masks)
-        return np.asarray(actions[0])
+        own = None if masks is None else masks[None]
+        actions, extras = self.blueprint.choose(outputs[None], draws, self.exploration[part], own)
+        kept = {name: column[0] for name, column in extras.items()}
+        return actions[0], kept if masks is None else {**kept, "masks": masks}
 
     def publish(self, version: int, state: State) -> None:
         """Make a learner's weights the acting weights."""
@@ -113,9 +118,11 @@ class Stack:
         with self._locks():
             self.ring.add(turn)
 
-    def close(self, observations: Array, *, ended: bool) -> None:
+    def close(self, observations: Array, *, ended: bool, masks: Array | None = None) -> None:
         """Keep what the last turn led to."""
-        extras = self.blueprint.closing(self.inference.forward(observations)) if self.blueprint.on_policy else None
+        extras = self.blueprint.closing(self.inference.forward(observations)) if self.blueprint.on_policy else {}
+        if masks is not None:
+            extras["masks"] = masks
         with self._locks():
             self.ring.close(observations, ended=ended, extras=extras)
 

@@ -10,25 +10,19 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
-from parallel_agents.errors import ActionError, ContractError, DeadlineError, NonFiniteError, ShapeError
+from parallel_agents.errors import ActionError, ContractError, DeadlineError
 from parallel_agents.models import Model, Stack, group
 from parallel_agents.runtime.background import in_background
+from parallel_agents.runtime.intake import Intake, Masks, Seat, mask_of
 from parallel_agents.runtime.plan import Plan
-from parallel_agents.runtime.turn import Acts, Outcome, all_finite
+from parallel_agents.runtime.turn import Acts, Outcome
 from parallel_agents.types import Array, RoundResult, Transitions
 
 __all__ = ["Crew", "Seat"]
-
-
-class Seat(NamedTuple):
-    """Where an agent sits: environment number, agent number."""
-
-    environment: int
-    agent: int
 
 
 class Crew:
@@ -39,6 +33,7 @@ class Crew:
         self.before_write: Callable[[], None] = lambda: None
         """Called before buffers are written: learners that read them by themselves may have to finish first."""
         self.worlds = self.environments[0].n_worlds
+        self._intake = Intake(self.environments)
         self._deadline = world_deadline
         self.seats = [Seat(k, i) for k, env in enumerate(self.environments) for i in range(len(env.agents))]
         stacked = [seat for seat in self.seats if _fits_a_stack(self._body(seat))]
@@ -90,37 +85,49 @@ class Crew:
         self,
         which: Collection[int],
         seen: Sequence[Any],
+        masks: Sequence[Masks],
         first: Sequence[Array],
         epoch: int,
         turn: int,
         *,
         stacked_only: bool,
     ) -> Acts:
-        """What every agent of some environments does after seeing `seen[environment][agent]`, (W, *obs) each."""
+        """What every agent of some environments does after seeing `seen[environment][agent]`, (W, *obs) each.
+
+        masks[environment][agent]: (W, A) what it may do; None for an environment or agent: everything.
+        """
         acts = Acts()
         for index, (stack, members) in enumerate(zip(self.stacks, self.members, strict=True)):
             if not any(seat.environment in which for seat in members):
                 continue
-            observations = self._rows(seen, members, stack)
-            actions, extras = stack.act(observations, self._of(members, first), epoch, turn)
+            observations = self._intake.rows(seen, members, stack.blueprint)
+            allowed = self._intake.allowed(masks, members, stack.blueprint)
+            actions, extras = stack.act(observations, self._of(members, first), epoch, turn, allowed)
             acts.observations[index], acts.actions[index], acts.extras[index] = observations, actions, extras
             self.chosen += actions.shape[0] * actions.shape[1]
         if self.alone and not stacked_only:
             here = [seat for seat in self.alone if seat.environment in which]
-            self._act_alone({seat: seen[seat.environment][seat.agent] for seat in here}, acts)
+            sights = {seat: seen[seat.environment][seat.agent] for seat in here}
+            self._act_alone(sights, {seat: mask_of(masks, seat) for seat in here}, acts)
         return acts
 
-    def act_in_turn(self, seat: Seat, observation: Array, acts: Acts, epoch: int, turn: int) -> None:
-        """One agent at its place in the order: computed again only if what it sees has changed since all acted."""
+    def act_in_turn(
+        self, seat: Seat, observation: Array, mask: Array | None, acts: Acts, epoch: int, turn: int
+    ) -> None:
+        """One agent at its place in the order: computed again only if what it sees or may do has changed."""
         if seat not in self._places:
-            self._act_alone({seat: observation}, acts)
+            self._act_alone({seat: observation}, {seat: mask}, acts)
             return
         index, row = self._places[seat]
+        stack = self.stacks[index]
         seen, known = np.asarray(observation, np.float32), acts.observations[index][row]
-        if not np.array_equal(seen.reshape(-1), known.reshape(-1)):
-            stack = self.stacks[index]
-            acts.observations[index][row] = flat = self._checked([seen], [seat], stack)[0]
-            acts.actions[index][row] = stack.act_again(row, flat, epoch, turn)
+        allowed = self._intake.fitting(mask, seat, stack.blueprint) if stack.blueprint.masked else None
+        same = allowed is None or np.array_equal(allowed, acts.extras[index]["masks"][row])
+        if not (same and np.array_equal(seen.reshape(-1), known.reshape(-1))):
+            acts.observations[index][row] = flat = self._intake.checked([seen], [seat], stack.blueprint)[0]
+            acts.actions[index][row], columns = stack.act_again(row, flat, epoch, turn, allowed)
+            for name, column in columns.items():
+                acts.extras[index][name][row] = column
             self.recomputed += self.worlds
 
     def actions_of(self, environment: int, acts: Acts) -> Any:
@@ -137,16 +144,16 @@ class Crew:
         index, row = self._places[seat]
         return np.asarray(acts.actions[index][row])
 
-    def _act_alone(self, seen: Mapping[Seat, Array], acts: Acts) -> None:
+    def _act_alone(self, seen: Mapping[Seat, Array], masks: Mapping[Seat, Array | None], acts: Acts) -> None:
         """Agents on their own, each from what it sees; all are asked before any slow one is awaited."""
-        asked = {seat: self._asked(seat, observation) for seat, observation in seen.items()}
+        asked = {seat: self._asked(seat, observation, masks[seat]) for seat, observation in seen.items()}
         acts.alone_saw.update(seen)
         for seat, answer in asked.items():
             acts.alone[seat] = self._awaited(seat, answer) if isinstance(answer, Future) else answer
 
-    def _asked(self, seat: Seat, observation: Array) -> Array | Future[Array]:
+    def _asked(self, seat: Seat, observation: Array, mask: Array | None) -> Array | Future[Array]:
         """What an agent on its own does; a slow one is asked in the background."""
-        ask = partial(self._ask, seat, observation)
+        ask = partial(self._ask, seat, observation, mask)
         if getattr(self._body(seat).model, "slow", False):
             return in_background(ask, f"slow-model-{self._body(seat).name}")
         return ask()
@@ -162,15 +169,25 @@ class Crew:
                 f"the model of {name} did not act within {self._deadline:g} s (world_deadline)"
             ) from None
 
-    def _ask(self, seat: Seat, observation: Array) -> Array:
+    def _ask(self, seat: Seat, observation: Array, mask: Array | None) -> Array:
         bodies = self.environments[seat.environment].bodies(seat.agent)
         own = [bodies[w if len(bodies) > 1 else 0] for w in range(self.worlds)]
-        actions = np.asarray([body.get_action(observation[w]) for w, body in enumerate(own)])
+        told = mask is not None and not bodies[0].chooses_by_itself and getattr(bodies[0].model, "takes_masks", False)
+        if told and mask is not None:
+            actions = np.asarray([own[w].model.take_action(observation[w], mask=mask[w]) for w in range(self.worlds)])
+        else:
+            actions = np.asarray([body.get_action(observation[w]) for w, body in enumerate(own)])
         limit = bodies[0].n_actions
         if limit is not None and not ((actions >= 0) & (actions < limit)).all():
             raise ActionError(
                 f"{bodies[0].name} chose action {actions.tolist()}, but its actions are 0 to {limit - 1}: "
                 "check its model's take_action() or its get_action()"
+            )
+        if mask is not None and actions.ndim == 1 and not mask[np.arange(self.worlds), actions].all():
+            world = int(np.flatnonzero(~mask[np.arange(self.worlds), actions])[0])
+            raise ActionError(
+                f"{bodies[0].name} chose action {actions[world]} in world {world}, which its mask forbids: choose one "
+                f"of {np.flatnonzero(mask[world]).tolist()}, or set takes_masks on its model"
             )
         return actions
 
@@ -219,11 +236,15 @@ class Crew:
         actions = np.asarray(acts.alone.get(seat, np.zeros(self.worlds, np.int64)))[None]
         return Transitions(seen, actions, rewards, terminated, truncated, acted, first, present, version=0)
 
-    def close_epoch(self, seen: Sequence[Any], *, ended: bool) -> None:
+    def close_epoch(self, seen: Sequence[Any], masks: Sequence[Masks], *, ended: bool) -> None:
         """Keep what the last turn led to."""
         self.before_write()
         for stack, members in zip(self.stacks, self.members, strict=True):
-            stack.close(self._rows(seen, members, stack), ended=ended)
+            stack.close(
+                self._intake.rows(seen, members, stack.blueprint),
+                ended=ended,
+                masks=self._intake.allowed(masks, members, stack.blueprint),
+            )
         for seat in self.alone:
             k, i = seat
             memory: Any = getattr(self._body(seat).model, "memory", None)
@@ -277,36 +298,6 @@ class Crew:
             return arrays[0]
         return np.stack([arrays[k][i] for k, i in members])
 
-    def _rows(self, seen: Sequence[Any], members: Sequence[Seat], stack: Stack) -> Array:
-        """(N, W, D) observations of the seats of a stack, checked and copied."""
-        for k, env in enumerate(self.environments):
-            if len(seen[k]) != len(env.agents):
-                raise ShapeError(
-                    f"{type(env).__name__} has {len(env.agents)} agents, but observe() gave what {len(seen[k])} see"
-                )
-        if len(seen) == 1 and len(members) == len(seen[0]) and isinstance(seen[0], np.ndarray):
-            return self._checked(seen[0], members, stack)
-        return self._checked([np.asarray(seen[k][i]) for k, i in members], members, stack)
-
-    def _checked(self, own: Array | Sequence[Array], members: Sequence[Seat], stack: Stack) -> Array:
-        """(N, W, D) copies of the (W, *obs) that each seat sees, all of the right shape and finite."""
-        wanted = (self.worlds, *stack.blueprint.observation)
-        alike = isinstance(own, np.ndarray) and own.shape[1:] == wanted
-        for seat, seen in [] if alike else zip(members, own, strict=True):
-            if seen.shape != wanted:
-                raise ShapeError(
-                    f"the observation of {self._body(seat).name} has shape {seen.shape}, wanted is "
-                    f"(worlds, *obs) = {wanted}: check observe() or pov(), and the model's obs_shape"
-                )
-        block = _as_float32(own).reshape(len(members), self.worlds, -1)
-        if not all_finite(block):
-            row, world = np.argwhere(~np.isfinite(block).all(axis=-1))[0]
-            name = self._body(members[row]).name
-            raise NonFiniteError(
-                f"the observation of {name} in world {world} holds NaN or infinity: check the environment"
-            )
-        return block
-
     def _body(self, seat: Seat) -> Any:
         return self.environments[seat.environment].agents[seat.agent]
 
@@ -315,14 +306,6 @@ class Crew:
             call = getattr(self._body(seat).model, hook, None)
             if call is not None:
                 call(epoch=epoch)
-
-
-def _as_float32(seen: Any) -> Array:
-    """A copy; what is too large for a float becomes infinite, and is then refused as such."""
-    if isinstance(seen, np.ndarray) and seen.dtype == np.float32:
-        return seen.copy()
-    with np.errstate(over="ignore", invalid="ignore"):
-        return np.array(seen, np.float32)
 
 
 def _remembers_as_usual(agent: Any) -> bool:

@@ -64,7 +64,7 @@ class Loop:
             self.turn += 1
             self._one_turn(going)
         if self._remembers:
-            self.crew.close_epoch(self._observe(), ended=not self.autoreset)
+            self.crew.close_epoch(self._observe(), self._masks(), ended=not self.autoreset)
         self.crew.end_epoch(epoch)
         self.turns += self.turn
         return self.turn
@@ -87,8 +87,8 @@ class Loop:
             env.turn = self.turn
             env.active = self._every_world if self._complete[k] else self.alive[k].any(axis=0)
             env.begin_turn()
-        seen = self._observe()
-        acts = self.crew.act(which, seen, self.first, self.epoch, self.turn, stacked_only=self.sequential)
+        seen, masks = self._observe(), self._masks()
+        acts = self.crew.act(which, seen, masks, self.first, self.epoch, self.turn, stacked_only=self.sequential)
         outcome = Outcome.nothing(self._nobody, self.first)
         for k in which:
             rewards, acted = self._apply_in_turn(k, acts) if self.sequential else self._apply(k, acts)
@@ -112,9 +112,11 @@ class Loop:
         env.acting = acted
         for i in range(len(env.agents)):
             seat = Seat(k, i)
-            self.crew.act_in_turn(seat, env.observe_agent(i), acts, self.epoch, self.turn)
             able = env.can_act()
-            acted[i] = alive[i] if able is None else alive[i] & able[i]
+            able_now = alive[i] if able is None else alive[i] & able[i]
+            mask = _where_asked(env.action_mask_of(i), able_now) if env.masks_actions else None
+            self.crew.act_in_turn(seat, env.observe_agent(i), mask, acts, self.epoch, self.turn)
+            acted[i] = able_now
             earned = env.apply_agent(i, self.crew.action_of(seat, acts))
             if earned.ndim == 1:
                 total[i] += earned
@@ -166,3 +168,23 @@ class Loop:
 
     def _observe(self) -> list[Any]:
         return [env.observe() for env in self.environments]
+
+    def _masks(self) -> list[list[Array | None] | None]:
+        """Per environment and agent what it may do, (W, A) bool; None: everything."""
+        return [self._masks_in(k) if env.masks_actions else None for k, env in enumerate(self.environments)]
+
+    def _masks_in(self, k: int) -> list[Array | None]:
+        env, alive = self.environments[k], self.alive[k]
+        able = env.can_act()
+        asked = alive if able is None else alive & able
+        masks = env.action_masks()
+        if len(masks) != len(alive):
+            raise ShapeError(
+                f"{type(env).__name__} has {len(alive)} agents, but action_masks() gave masks of {len(masks)}"
+            )
+        return [_where_asked(own, asked[i]) for i, own in enumerate(masks)]
+
+
+def _where_asked(mask: Array | None, asked: Array) -> Array | None:
+    """(W, A) masks that bind only in the (W,) worlds where the agent is asked: nobody else's choice counts."""
+    return None if mask is None else np.asarray(mask, np.bool_) | ~asked[:, None]

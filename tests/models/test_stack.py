@@ -149,7 +149,7 @@ def test_acting_again_with_the_same_observation_is_acting():
         observations = some.standard_normal((3, 2, 3), np.float32)
         chosen, _ = one.act(observations, first, 1, turn)
         for n in range(3):
-            assert one.act_again(n, observations[n], 1, turn).tolist() == chosen[n].tolist()
+            assert one.act_again(n, observations[n], 1, turn)[0].tolist() == chosen[n].tolist()
         first[:] = False
 
 
