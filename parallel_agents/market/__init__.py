@@ -4,4 +4,28 @@
 - discovery: from a GA4 export and an advertiser's reports to `Patterns`, every number with interval and provenance
 - worlds: from patterns to `World`s, no two alike, no number typed in
 - simulation: `MarketWorlds`, W worlds stepped as one
+- environment: `MarketEnvironment`, the same as agents' environment
+- importance: training with importance sampling
 """
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+_HOMES = {
+    "MarketEnvironment": "environment",
+    "patterns_of": "source",
+}
+
+__all__ = ["MarketEnvironment", "patterns_of"]
+
+if TYPE_CHECKING:
+    from parallel_agents.market.environment import MarketEnvironment
+    from parallel_agents.market.source import patterns_of
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'parallel_agents.market' has no attribute {name!r}")
+    return getattr(importlib.import_module(f"parallel_agents.market.{_HOMES[name]}"), name)

@@ -1,0 +1,51 @@
+"""Bidding for clicks in a hundred different markets at once, every one drawn from data.
+
+    parallel-agents train examples/market_bidding.py --epochs 60
+    parallel-agents train examples/market_bidding.py --agents 3 --set world.patterns=patterns.json
+    python examples/market_bidding.py --epochs 60
+
+Nothing is written down here: a sample export stands in for your own data until you name it (`world.patterns` takes a
+file of `parallel-agents market discover`, or an export). A bidder chooses a bid for each campaign, a creative and how
+many auctions to take part in; it earns what is credited to its clicks, less what they cost, over its budget.
+"""
+
+import argparse
+import sys
+
+import numpy as np
+
+from parallel_agents.market import MarketEnvironment
+
+
+class MarketBidding(MarketEnvironment):
+    """One bidder in 100 markets; PPO, one round an epoch."""
+
+    default_config = {
+        **MarketEnvironment.default_config,
+        "experiment": {"epochs": 60, "max_turns": 50, "worlds": 100, "eval_episodes": 200},
+        "model": {"algorithm": "ppo", "hidden": (64, 64), "lr": 1e-3, "gamma": 1.0, "entropy": 0.003},
+    }
+
+
+def main() -> None:
+    options = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    options.add_argument("--epochs", type=int, default=60)
+    options.add_argument("--worlds", type=int, default=100)
+    options.add_argument("--seed", type=int, default=0)
+    chosen = options.parse_args()
+    environment = MarketBidding(config={"experiment": vars(chosen)})
+    before = environment.evaluate(exploration=1.0)
+    environment.run_experiment()
+    after = environment.evaluate()
+    for name, found in (("untrained", before), ("trained", after)):
+        mean, low, high = found.interval
+        sys.stdout.write(f"{name:<10} profit over budget in unseen worlds {mean:6.2f} ({low:.2f} to {high:.2f})\n")
+    kinds = np.array([world.kind.value for world in environment.market.worlds])
+    revenue, crisis = (environment.market.info(episode=True)[n].sum() for n in ("revenue", "crisis_revenue"))
+    sys.stdout.write(
+        f"{len(set(kinds))} kinds of worlds; {crisis / revenue:.0%} of the last epoch's value from crises\n"
+    )
+
+
+if __name__ == "__main__":
+    main()

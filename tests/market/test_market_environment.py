@@ -1,0 +1,150 @@
+"""Bidders × worlds as an environment of the engine, with nothing special about it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from parallel_agents.cli import main
+from parallel_agents.errors import ConfigError
+from parallel_agents.market import MarketEnvironment
+from parallel_agents.market.actions import Choices, Continuous, Joint
+
+ROOT = Path(__file__).parents[2]
+SMALL = {"hidden": (8,)}
+
+
+def environment(
+    patterns, *, worlds=4, epochs=2, turns=5, parallel=None, model=None, seed=3, **world
+) -> MarketEnvironment:
+    config = {
+        "experiment": {"epochs": epochs, "max_turns": turns, "worlds": worlds, "seed": seed},
+        "world": world,
+        "model": {**SMALL, **(model or {})},
+    }
+    if parallel is not None:
+        config["parallel"] = parallel
+    return MarketEnvironment(patterns, config)
+
+
+@pytest.mark.parametrize(
+    ("actions", "model"),
+    [("choices", {}), ("continuous", {}), ("joint", {}), ("joint", {"algorithm": "dqn", "learning_starts": 8})],
+)
+def test_bidders_train_the_same_in_every_mode(patterns, actions, model):
+    def digest(**parallel) -> str:
+        return environment(patterns, agents=2, actions=actions, model=model, parallel=parallel).run_experiment()[
+            "digest"
+        ]
+
+    plain = digest(enabled=False)
+    assert plain is not None
+    assert digest(backend="inline") == plain
+    assert digest(backend="thread", parallel_actions=False) == plain
+
+
+def test_forms_mean_what_they_say():
+    levels = (0.0, 1.0, 4.0)
+    choices = Choices(levels, campaigns=2, creatives=3).bidding(np.array([[[2, 0, 1, 3]]]))
+    np.testing.assert_allclose(choices.multiples, [[[4.0, 0.0]]])
+    assert (choices.creative.item(), choices.pacing.item()) == (1, 1.0)
+    form = Continuous(levels, campaigns=2, creatives=3)
+    np.testing.assert_allclose(form.space.low, (0.0, 0.0, 0.0, -1.0, -1.0, -1.0))
+    np.testing.assert_allclose(form.space.high, (np.log(4.0), np.log(4.0), 1.0, 1.0, 1.0, 1.0))
+    found = form.bidding(np.array([[[0.0, np.log(3.0), 0.25, -0.5, 0.1, 0.9]]]))
+    np.testing.assert_allclose(found.multiples, [[[1.0, 3.0]]])
+    assert (found.creative.item(), found.pacing.item()) == (2, 0.25)
+    joint = Joint(levels, campaigns=2, creatives=3)
+    every = [joint.bidding(np.array([[a]])) for a in range(joint.space)]
+    assert len({(b.multiples[0, 0, 0], b.creative.item()) for b in every}) == 9
+
+
+def test_rewards_are_profit_over_budget_and_episodes_end_with_the_last_step(patterns):
+    env = environment(patterns, turns=6, auctions_per_step=200.0)
+    env.begin_epoch(1)
+    env.reset()
+    actions = np.tile([3, 3, 3, 3, 0, 3], (1, 4, 1))
+    earned = np.zeros((1, 4))
+    for _ in range(6):
+        assert env.dones() is None
+        assert env.observe().shape == (1, 4, len(env.market.names))
+        earned += env.apply_actions(actions)
+    terminated, truncated = env.dones()
+    assert terminated.all()
+    assert not truncated.any()
+    info = env.market.info(episode=True)
+    np.testing.assert_allclose(earned, (info["revenue"] - info["cost"]) / env.market.parameters.budget, rtol=1e-4)
+    assert env.market.done
+    assert np.abs(earned).min() > 0
+
+
+def test_bidders_of_one_world_compete_and_each_has_its_own_model(patterns):
+    env = environment(patterns, agents=3)
+    assert len({id(agent.model) for agent in env.agents}) == 3
+    assert env.market.bidders == 3
+
+
+def test_evaluation_plays_in_worlds_that_training_has_not_seen(patterns, monkeypatch):
+    env = environment(patterns)
+    seen = []
+    real = MarketEnvironment.setup_agents
+    monkeypatch.setattr(
+        MarketEnvironment, "setup_agents", lambda self: (real(self), seen.append(self.market.worlds))[0]
+    )
+    returns = env.evaluate(3).returns
+    assert returns.shape == (1, 3)
+    own = {tuple(w.users.share) for w in env.market.worlds}
+    assert len(seen) == 1
+    assert not own & {tuple(w.users.share) for w in seen[0]}
+
+
+def test_worlds_are_those_that_were_asked_for(patterns):
+    env = environment(patterns, world_types={"luxury_seeker": 1.0}, users=(600, 600), world_seed=9)
+    assert {w.kind.value for w in env.market.worlds} == {"luxury_seeker"}
+    assert {w.users.count for w in env.market.worlds} == {600}
+    other = environment(patterns, world_types={"luxury_seeker": 1.0}, users=(600, 600), world_seed=9, seed=4)
+    np.testing.assert_array_equal(env.usual, other.usual)
+
+
+@pytest.mark.parametrize(
+    ("world", "text"),
+    [
+        ({"actions": "words"}, "world.actions is 'words': allowed is joint, choices, continuous"),
+        ({"levels": (1.0, 1.0)}, "give at least two different multiples"),
+        ({"levels": (0.0, 1.0)}, "give at least two above 0"),
+        ({"levels": (-1.0, 1.0)}, "multiples of the usual bid, from 0"),
+        ({"agents": 0}, "world.agents is 0: a market needs at least one bidder"),
+        ({"budget": 0.0}, "budget 0.0 is not positive"),
+        ({"patterns_file": "x"}, "patterns_file"),
+        ({"world_types": {"odd": 1.0}}, "world type 'odd' is unknown"),
+        ({"users": (0, 3)}, "is no range of population sizes"),
+    ],
+)
+def test_bad_options_are_refused_by_name(patterns, world, text):
+    with pytest.raises(ConfigError, match=text):
+        environment(patterns, **world)
+
+
+def test_autoreset_and_missing_files_are_refused(patterns, tmp_path):
+    with pytest.raises(ConfigError, match=r"experiment.autoreset is true"):
+        MarketEnvironment(patterns, {"experiment": {"autoreset": True}})
+    with pytest.raises(ConfigError, match="does not exist"):
+        MarketEnvironment(config={"world": {"patterns": str(tmp_path / "none")}})
+
+
+def test_the_example_trains_from_the_command_line(patterns, tmp_path, capsys):
+    patterns.save(tmp_path / "patterns.json")
+    code = main(
+        [
+            "train", str(ROOT / "examples" / "market_bidding.py"), "--worlds", "3", "--epochs", "2", "--json", "--quiet",
+            "--out", str(tmp_path / "run"), "--set", f"world.patterns={tmp_path / 'patterns.json'}",
+            "--set", "experiment.max_turns=4",
+        ]
+    )  # fmt: skip
+    assert code == 0
+    result = json.loads(capsys.readouterr().out)
+    assert result["turns"] == 8
+    assert result["updates"] > 0
