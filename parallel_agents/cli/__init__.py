@@ -33,6 +33,8 @@ def main(arguments: list[str] | None = None) -> int:
         )
         command.run()
     except ParallelAgentsError as error:
+        if error.__cause__ is not None and not isinstance(error.__cause__, ParallelAgentsError | OSError):
+            sys.stderr.write(traceback.format_exc())  # of the user's own code: where it comes from matters
         _report(error, as_json="--json" in words)
         return error.exit_code
     except Exception as error:  # of the user's own code: where it comes from matters

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from parallel_agents.cli.commands import Resume, Train
@@ -12,7 +13,7 @@ from parallel_agents.cli.signals import graceful_stop
 from parallel_agents.cli.target import load_target
 from parallel_agents.config import MAX_CONFIG_BYTES, Config, merge, parse_setting
 from parallel_agents.environment import Environment
-from parallel_agents.errors import ConfigError
+from parallel_agents.errors import ConfigError, RunError
 from parallel_agents.runtime.checkpoints import Checkpointer, can_checkpoint, restore
 from parallel_agents.tracking.logs import EventLog, bind, configure_logs
 from parallel_agents.tracking.metrics import MetricsWriter
@@ -57,6 +58,8 @@ def conduct(environment: Environment, folder: RunFolder, epochs: int, *, quiet: 
     """Run with everything that listens, and leave the results in the run folder."""
     environment.prepare().run_id = folder.run_id  # one name in folder, log and metrics
     environment.timeline.enabled = True
+    supervisor = environment.prepare().supervisor
+    supervisor.folder, supervisor.give_up = folder.path, give_up
     with configure_logs(folder.log, run=folder.run_id, console=not quiet), bind(role="conductor"):
         listeners = [
             EventLog(),
@@ -68,11 +71,26 @@ def conduct(environment: Environment, folder: RunFolder, epochs: int, *, quiet: 
             with graceful_stop(environment.prepare().request_stop):
                 summary = environment.run_experiment(epochs, listeners=listeners)
         finally:
-            environment.timeline.write(folder.trace)
+            _leave(lambda: environment.timeline.write(folder.trace))
     summary = {**summary, "run_dir": str(folder.path)}
-    folder.write_fingerprint(summary["fingerprint"])
-    folder.write_summary(summary)
+    _leave(lambda: folder.write_fingerprint(summary["fingerprint"]))
+    _leave(lambda: folder.write_summary(summary))
     sys.stdout.write(json.dumps(summary) + "\n" if as_json else _told(summary))
+
+
+def _leave(write: Callable[[], None]) -> None:
+    """Write something that the result does not depend on: on a full disk it is missing, and that is said."""
+    try:
+        write()
+    except (OSError, RunError) as error:
+        sys.stderr.write(f"not written: {error}\n")
+
+
+def give_up(cause: str) -> None:
+    """End the process where nothing else can: code that never returns cannot be unwound."""
+    sys.stderr.write(f"error: {cause}; the last checkpoint stands, and `resume` goes on from it\n")
+    sys.stderr.flush()
+    os._exit(1)
 
 
 def read_config(folder: RunFolder) -> Config:

@@ -25,7 +25,9 @@ from parallel_agents.environment.agent import Agent
 from parallel_agents.environment.evaluation import Evaluation, evaluate
 from parallel_agents.errors import ContractError, SharingError
 from parallel_agents.models import Model, model_from_config
+from parallel_agents.runtime.heartbeat import Heart
 from parallel_agents.runtime.run import Run, RunSummary
+from parallel_agents.runtime.supervision import Watched
 from parallel_agents.seeding import Purpose, generator
 from parallel_agents.tracking.timeline import Timeline
 from parallel_agents.types import Array
@@ -61,6 +63,10 @@ class Environment:
         self._pristine = copy.deepcopy(world)
         self._copies: list[tuple[Any, list[Agent]]] = []
         self.streams = self._make_streams()
+        self.selected = 0
+        """The world that `self.world` is now, where worlds are made of objects."""
+        self.heart = Heart()
+        """Says which turn is conducted, to whoever watches over a run."""
         self._run: Run | None = None
         self._conduct: Callable[[], None] | None = None
         self.timeline = Timeline(enabled=False)
@@ -305,6 +311,7 @@ class Environment:
 
     def _select(self, index: int) -> None:
         """Let `self.world`, `self.agents` and `self.rng` be those of one world."""
+        self.selected = index
         self.world, self.agents = self._copies[index]
         self.rng = self.streams[index]
 
@@ -326,6 +333,10 @@ class Environment:
 
     def recorders(self, folder: Path) -> Sequence[Any]:
         """Listeners that leave pictures of the run in a folder; none unless the environment can be drawn."""
+        return ()
+
+    def members(self) -> Sequence[Watched]:
+        """Worker processes of the worlds, for whoever watches over a run; none where they live in this process."""
         return ()
 
     def prepare(self) -> Run:

@@ -48,6 +48,7 @@ def evaluate(environment: Environment, episodes: int = 20, *, exploration: float
         {"experiment": {"seed": seed, "seeds": 1, "worlds": episodes, "autoreset": False}},
     )
     stage = environment.remade(Config.build(config))
+    stage.heart = environment.heart
     for index, trained in enumerate(environment.agents):
         model = _acting_copy(stage.agents[index].model, trained.model, exploration)
         for body in stage.bodies(index):

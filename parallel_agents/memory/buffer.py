@@ -12,6 +12,7 @@ from typing import Any, Self
 import numpy as np
 
 from parallel_agents.errors import ConfigError, NonFiniteError, ShapeError
+from parallel_agents.memory.incoming import detached
 from parallel_agents.memory.ring import Ring, RingShape
 from parallel_agents.seeding import Purpose, generator
 from parallel_agents.types import Array, Transitions
@@ -100,6 +101,7 @@ class Buffer:
             raise ShapeError(
                 f"add() was given the columns {sorted(extras)}, the buffer has {sorted(self.shape.extras)}"
             )
+        reward = float(detached(reward))
         observation = _one("an observation", obs, self.shape.observation, self.shape.observation_dtype)
         chosen = _one("an action", action, self.shape.action, self.shape.action_dtype)
         columns = {name: _one(name, value, self.shape.extras[name], "float32") for name, value in extras.items()}
@@ -222,7 +224,7 @@ class Buffer:
 
 def _one(what: str, value: Any, shape: tuple[int, ...], dtype: str) -> Array:
     """A single value as a (1, 1, *shape) array."""
-    array = np.asarray(value, dtype)
+    array = np.asarray(detached(value), dtype)
     if array.size != math.prod(shape):
         raise ShapeError(f"add() was given {what} of {array.size} numbers, the buffer keeps {shape}")
     return array.reshape(1, 1, *shape)

@@ -12,13 +12,18 @@ from numpy.typing import ArrayLike, NDArray
 from parallel_agents.errors import ActionError, ContractError, NonFiniteError, ShapeError
 from parallel_agents.types import Array
 
-__all__ = ["finite", "fitting_actions", "json_texts", "observations"]
+__all__ = ["detached", "finite", "fitting_actions", "json_texts", "observations"]
+
+
+def detached(given: Any) -> Any:
+    """A tensor as the numbers it holds: a buffer that kept its autograd graph would keep all its past alive."""
+    return given.detach().cpu().numpy() if hasattr(given, "detach") else given
 
 
 def finite(name: str, given: ArrayLike) -> NDArray[np.float32]:
     """Numbers of any shape as float32."""
     with np.errstate(over="ignore"):  # a number too large becomes infinity, which is refused here
-        array = np.asarray(given, np.float32)
+        array = np.asarray(detached(given), np.float32)
     if not np.isfinite(array).all():
         raise NonFiniteError(f"{name} hold NaN, infinity or a number beyond float32: give finite numbers")
     return array
@@ -34,7 +39,7 @@ def observations(name: str, given: ArrayLike, shape: tuple[int, ...]) -> NDArray
 
 def fitting_actions(given: ArrayLike, column: Array) -> Array:
     """Actions (n, ...) that the column (capacity, ...) can keep as they are."""
-    actions = np.asarray(given)
+    actions = np.asarray(detached(given))
     if actions.shape[1:] != column.shape[1:]:
         raise ShapeError(f"actions have shape {actions.shape[1:]} each: this buffer keeps {column.shape[1:]}")
     if column.dtype.kind not in "iu":

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from parallel_agents.errors import ActionError, ContractError, DeadlineError
+from parallel_agents.errors import ActionError, ContractError, DeadlineError, ParallelAgentsError, RunError
 from parallel_agents.models import Model, Stack, group
 from parallel_agents.runtime.background import in_background
 from parallel_agents.runtime.intake import Intake, Masks, Seat, mask_of
@@ -172,11 +172,12 @@ class Crew:
     def _ask(self, seat: Seat, observation: Array, mask: Array | None) -> Array:
         bodies = self.environments[seat.environment].bodies(seat.agent)
         own = [bodies[w if len(bodies) > 1 else 0] for w in range(self.worlds)]
-        told = mask is not None and not bodies[0].chooses_by_itself and getattr(bodies[0].model, "takes_masks", False)
-        if told and mask is not None:
-            actions = np.asarray([own[w].model.take_action(observation[w], mask=mask[w]) for w in range(self.worlds)])
-        else:
-            actions = np.asarray([body.get_action(observation[w]) for w, body in enumerate(own)])
+        try:
+            actions = _chosen(own, observation, mask)
+        except ParallelAgentsError:
+            raise
+        except Exception as error:
+            raise RunError(f"{bodies[0].name} could not choose an action: {type(error).__name__}: {error}") from error
         limit = bodies[0].n_actions
         if limit is not None and not ((actions >= 0) & (actions < limit)).all():
             raise ActionError(
@@ -319,3 +320,10 @@ def _fits_a_stack(agent: Any) -> bool:
             raise ContractError(f"the model of {agent.name} has no take_action(state): give it one")
         return False
     return not agent.acts_by_itself
+
+
+def _chosen(own: Sequence[Any], observation: Array, mask: Array | None) -> Array:
+    """(W, …) actions of an agent on its own, from (W, *obs) and, where its model understands them, (W, A) masks."""
+    if mask is not None and not own[0].chooses_by_itself and getattr(own[0].model, "takes_masks", False):
+        return np.asarray([body.model.take_action(observation[w], mask=mask[w]) for w, body in enumerate(own)])
+    return np.asarray([body.get_action(observation[w]) for w, body in enumerate(own)])

@@ -5,13 +5,14 @@ worlds -> acting -> memory -> (boundary) snapshot -> learning -> publish -> acti
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
 import numpy as np
 
-from parallel_agents.errors import NonFiniteError, ShapeError
+from parallel_agents.errors import NonFiniteError, ParallelAgentsError, ShapeError, WorldError
 from parallel_agents.runtime.crew import Crew, Seat
 from parallel_agents.runtime.turn import Acts, Outcome, all_finite
 from parallel_agents.types import Array
@@ -50,10 +51,24 @@ class Loop:
         """(N, W) agents whose episode starts with the next turn."""
         self.returns = [np.zeros(shape) for shape in shapes]
         """(N, W) what each agent has earned in this epoch."""
+        self.heart = self.environments[0].heart
+        self._asked = 0
+        """The environment that was asked last."""
 
     def run_epoch(self, epoch: int) -> int:
-        """One epoch; how many turns it took."""
+        """One epoch; how many turns it took. What a world raises is told with its place."""
         self.epoch, self.turn = epoch, 0
+        try:
+            return self._run_epoch(epoch)
+        except ParallelAgentsError:
+            raise
+        except Exception as error:
+            raise self._at_fault(error) from error
+        finally:
+            self.heart.rest()
+
+    def _run_epoch(self, epoch: int) -> int:
+        self.heart.beat(epoch)
         for env, earned in zip(self.environments, self.returns, strict=True):
             earned[:] = 0.0
             env.begin_epoch(epoch)
@@ -62,6 +77,7 @@ class Loop:
             self._start_episodes({k: np.ones(env.n_worlds, np.bool_) for k, env in enumerate(self.environments)})
         while self.turn < self.max_turns and (going := self._going()):
             self.turn += 1
+            self.heart.beat(epoch, self.turn)
             self._one_turn(going)
         if self._remembers:
             self.crew.close_epoch(self._observe(), self._masks(), ended=not self.autoreset)
@@ -83,7 +99,7 @@ class Loop:
     def conduct(self, which: Sequence[int]) -> None:
         """One turn of some environments: everything else moves, all observe, all act, all remember."""
         for k in which:
-            env = self.environments[k]
+            self._asked, env = k, self.environments[k]
             env.turn = self.turn
             env.active = self._every_world if self._complete[k] else self.alive[k].any(axis=0)
             env.begin_turn()
@@ -100,18 +116,19 @@ class Loop:
 
     def _apply(self, k: int, acts: Acts) -> tuple[Array, Array]:
         """All actions at once, in list order; (N, W) rewards and who really acted."""
-        env = self.environments[k]
+        self._asked, env = k, self.environments[k]
         able = env.can_act()
         env.acting = acted = self.alive[k] if able is None else self.alive[k] & able
         return env.apply_actions(self.crew.actions_of(k, acts)), acted
 
     def _apply_in_turn(self, k: int, acts: Acts) -> tuple[Array, Array]:
         """Agent by agent, each seeing what the earlier ones have done; recomputed only where that changed."""
-        env, alive = self.environments[k], self.alive[k]
+        self._asked, env, alive = k, self.environments[k], self.alive[k]
         total, acted = np.zeros(alive.shape, np.float32), np.zeros(alive.shape, np.bool_)
         env.acting = acted
         for i in range(len(env.agents)):
             seat = Seat(k, i)
+            self.heart.beat(self.epoch, self.turn)
             able = env.can_act()
             able_now = alive[i] if able is None else alive[i] & able[i]
             mask = _where_asked(env.action_mask_of(i), able_now) if env.masks_actions else None
@@ -161,6 +178,7 @@ class Loop:
     def _start_episodes(self, which: Mapping[int, Array]) -> None:
         for k, mask in which.items():
             if mask.any():
+                self._asked = k
                 self.environments[k].reset_worlds(mask)
                 self.alive[k] = self.alive[k] | mask
                 self._complete[k] = bool(self.alive[k].all())
@@ -183,6 +201,17 @@ class Loop:
                 f"{type(env).__name__} has {len(alive)} agents, but action_masks() gave masks of {len(masks)}"
             )
         return [_where_asked(own, asked[i]) for i, own in enumerate(masks)]
+
+
+    def _at_fault(self, error: Exception) -> WorldError:
+        """What an environment raised, with everything needed to see it again."""
+        env = self.environments[self._asked]
+        place = traceback.extract_tb(error.__traceback__)[-1]
+        where = f"epoch {self.epoch}, turn {self.turn}" + ("" if env.vectorised else f", world {env.selected}")
+        return WorldError(
+            f"{type(env).__name__} raised {type(error).__name__}: {error} in {where} (seed {env.seed}), "
+            f"at {place.filename}:{place.lineno} in {place.name}()"
+        )
 
 
 def _where_asked(mask: Array | None, asked: Array) -> Array | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -10,8 +11,10 @@ from parallel_agents.config import Parallel
 from parallel_agents.errors import DeadlineError, LearnerError, RunError, WorkerDied
 from parallel_agents.models import Stack
 from parallel_agents.runtime.backends import AutoBackend, InlineBackend, ProcessBackend, Reading, ThreadBackend
-from parallel_agents.runtime.plan import Plan
+from parallel_agents.runtime.plan import Plan, cores
 from parallel_agents.runtime.schedule import Schedule
+from parallel_agents.runtime.staffing import Staffing
+from parallel_agents.runtime.supervision import Watched, left
 from parallel_agents.tracking.timeline import Timeline
 from parallel_agents.types import RoundResult, State
 
@@ -46,6 +49,13 @@ class Rounds:
         """Rounds given up after failing twice."""
         self._consecutive = 0
         self._last_round = 0
+        self._staff: Staffing | None = None
+        if flags.num_workers is None and plan.backend in ("thread", "process"):
+            agents = sum(len(stack) for stack in self.stacks)
+            self._staff = Staffing(plan.workers, min(cores(), max(1, agents)))
+        self._workers = plan.workers
+        self._boundary_at, self._waited, self._busy = 0.0, 0.0, 0.0
+        """When the last boundary was, seconds waited for results since, and seconds that the last round took."""
 
     # -- life ------------------------------------------------------------------------------------------------
 
@@ -64,10 +74,16 @@ class Rounds:
     def backend(self) -> str:
         return self._backend.name if self._backend is not None else self.plan.backend
 
+    def members(self) -> list[Watched]:
+        """Whom to watch over."""
+        backend = self._backend
+        return [] if backend is None else backend.members()
+
     # -- the boundary ----------------------------------------------------------------------------------------
 
     def boundary(self, round_: int) -> list[list[RoundResult]]:
         """The boundary of round `round_`; what was published at it, one result per stack for each round."""
+        self._restaff(round_)
         # What a round reads does not depend on the result that is still awaited, so it is submitted first:
         # the same bytes, and a worker that is behind finds its next round waiting.
         self._submit(round_)
@@ -84,7 +100,7 @@ class Rounds:
 
     def watch(self) -> None:
         """Take in what is there. A round that failed is repeated at once, while collection goes on."""
-        while (round_ := self._next()) <= self.submitted and self._backend.poll(round_):
+        while (round_ := self._next()) <= self.submitted and (self._backend.poll(round_) or self._hangs(round_)):
             self._receive(round_)
 
     def await_all(self) -> None:
@@ -116,8 +132,31 @@ class Rounds:
             for take in takes:
                 take()
         self._takes[round_] = takes
-        self._backend.submit(round_, takes)
         self.submitted = round_
+        try:
+            self._backend.submit(round_, takes)
+        except WorkerDied as error:  # while it had nothing to do: no round has failed
+            self._tell("worker_replaced", {"round": round_, "backend": self.backend, "cause": str(error)})
+            self._start_afresh()
+
+    def _hangs(self, round_: int) -> bool:
+        """True if a worker has been at this round for longer than it may take."""
+        limit = self.flags.round_deadline
+        return any(left(member.heart, round_, limit) < 0.0 for member in self._backend.members())
+
+    def _restaff(self, round_: int) -> None:
+        """Change the number of workers, where the machine's load or memory says so; results do not depend on it."""
+        now = time.perf_counter()
+        if self._staff is not None:
+            if self._boundary_at:
+                self._staff.note(interval=now - self._boundary_at, waited=self._waited, busy=self._busy)
+            wanted = self._staff.wanted(self._last_round - round_)
+            if wanted != self._workers:
+                self.await_all()
+                self._tell("workers_changed", {"from": self._workers, "to": wanted, "round": round_, "level": "info"})
+                self._workers = wanted
+                self._start_afresh()
+        self._boundary_at, self._waited = now, 0.0
 
     def _next(self) -> int:
         """The oldest round whose result has not been taken in."""
@@ -125,11 +164,15 @@ class Rounds:
 
     def _receive(self, round_: int) -> None:
         """Wait for one round; after a failure it is repeated once on fresh workers, then skipped."""
+        began = time.perf_counter()
         try:
             done: list[Done] = self._backend.result(round_, self.flags.round_deadline)
         except (LearnerError, WorkerDied, DeadlineError) as error:
             self._recover(round_, error)
             return
+        finally:
+            self._waited += time.perf_counter() - began
+        self._busy = max((result.seconds for _, result in done), default=0.0)
         self._accept(round_, done)
         self._consecutive = 0
 
@@ -143,11 +186,15 @@ class Rounds:
     def _recover(self, round_: int, error: RunError) -> None:
         again = round_ not in self._failed_once
         self._tell("round_failed", {"round": round_, "backend": self.backend, "cause": str(error), "repeated": again})
-        self._backend.close()
         if again:
             self._failed_once.add(round_)
         else:
             self._skip(round_, error)
+        self._start_afresh()
+
+    def _start_afresh(self) -> None:
+        """Fresh workers, from the newest states, with every round that is on its way."""
+        self._backend.close()
         first = self._next()
         self._backend = self._make(self.newest, first)
         for later in range(first, self.submitted + 1):
@@ -175,7 +222,7 @@ class Rounds:
         return [result for _, result in done]
 
     def _make(self, states: list[State], first_round: int) -> Any:
-        together, workers, timeline = self.plan.train_together, self.plan.workers, self._timeline
+        together, workers, timeline = self.plan.train_together, self._workers, self._timeline
 
         def inline(now: Sequence[State]) -> InlineBackend:
             return InlineBackend(self.stacks, now, together=together, timeline=timeline)
@@ -192,18 +239,28 @@ class Rounds:
                 timeline=timeline,
             )
 
+        def thread() -> ThreadBackend | InlineBackend:
+            try:
+                return ThreadBackend(self.stacks, states, workers=workers, together=together, timeline=timeline)
+            except RuntimeError as error:  # what Python raises where the system gives no more threads
+                self._degraded("thread", "inline", error)
+                return inline(states)
+
         match self.plan.backend:
             case "inline":
                 return inline(states)
             case "thread":
-                return ThreadBackend(self.stacks, states, workers=workers, together=together, timeline=timeline)
+                return thread()
             case "process":
                 try:
                     return process(states, first_round).started()
                 except (RunError, OSError) as error:
-                    self._tell("backend_degraded", {"wanted": "process", "used": "inline", "cause": str(error)})
-                    return inline(states)
+                    self._degraded("process", "thread", error)
+                    return thread()
             case _ if self.schedule.lag == 0:
                 return inline(states)  # a round that is awaited at once gains nothing in the background
             case _:
                 return AutoBackend(inline, process, states, last_round=self._last_round, tell=self._tell)
+
+    def _degraded(self, wanted: str, used: str, error: Exception) -> None:
+        self._tell("backend_degraded", {"wanted": wanted, "used": used, "cause": str(error)})

@@ -10,16 +10,20 @@ from typing import Any
 import numpy as np
 
 from parallel_agents.config import Config
-from parallel_agents.errors import Interrupted, RunError
+from parallel_agents.errors import Interrupted, RunError, SharingError
 from parallel_agents.networks import numerics
 from parallel_agents.runtime.best import Best
 from parallel_agents.runtime.checkpoints import Checkpointer
+from parallel_agents.runtime.checkpoints.memory import columns
 from parallel_agents.runtime.crew import Crew
 from parallel_agents.runtime.digest import combined, digest
+from parallel_agents.runtime.growth import Growth
+from parallel_agents.runtime.heartbeat import Beat, Heart
 from parallel_agents.runtime.loop import Loop
 from parallel_agents.runtime.plan import resolve
 from parallel_agents.runtime.rounds import Rounds
 from parallel_agents.runtime.schedule import Schedule
+from parallel_agents.runtime.supervision import Supervisor, Watched
 from parallel_agents.tracking.listeners import Listeners
 from parallel_agents.tracking.timeline import Timeline
 from parallel_agents.types import EpochStats, RoundResult, RunInfo
@@ -38,6 +42,7 @@ class Run:
         flags, experiment = config.parallel, config.experiment
         self.config, self.environments = config, list(environments)
         self.timeline = timeline or Timeline(enabled=False)
+        _distinct_seeds(self.environments)
         agents = sum(len(env.agents) for env in self.environments)
         self.plan = resolve(flags, agents=agents)
         self.schedule = Schedule(flags.train_interval, flags.policy_lag)
@@ -57,6 +62,8 @@ class Run:
         self.seconds = 0.0
         self.failures = 0
         """Rounds skipped before this run was resumed."""
+        self.unwritten = 0
+        """Checkpoints that could not be written."""
         self.scheduled = flags.publish == "scheduled"
         self.checkpointer: Checkpointer | None = None
         self.run_id = uuid.uuid4().hex[:12]
@@ -66,6 +73,13 @@ class Run:
         self._broken: str | None = None
         """What ended the run before its time; its last epoch is then half done."""
         self._listeners = Listeners()
+        self._conducted = 0
+        """Epochs conducted by this process."""
+        self._growth = Growth(sum(own.nbytes for stack in self.crew.stacks for own in columns(stack.ring).values()))
+        self._own_training, self._evaluating = Heart(), False
+        for env in self.environments:
+            env.heart = self.loop.heart  # evaluations of any replica are conducted by the same thread
+        self.supervisor = Supervisor(self._everybody, limit=flags.round_deadline)
 
     def request_stop(self, signal_number: int) -> None:
         """Stop after this epoch, with everything trained and checkpointed; may be called from a signal handler."""
@@ -89,11 +103,13 @@ class Run:
         began = time.perf_counter()
         self._busy("a run is on its way")
         try:
+            self._look_at_resources()
             self.rounds.open(self.schedule.rounds_until(epochs))
-            while self.epoch < epochs and self._stop is None:
-                self._one_epoch(self.epoch + 1)
-            with self.timeline.span("wait", "runtime"):
-                self.rounds.drain()
+            with self.supervisor:
+                while self.epoch < epochs and self._stop is None:
+                    self._one_epoch(self.epoch + 1)
+                with self.timeline.span("wait", "runtime"):
+                    self.rounds.drain()
             self.seconds += time.perf_counter() - began
             self._checkpoint()
             summary = self.summary()
@@ -133,6 +149,9 @@ class Run:
             if results:  # none where no agent is in a stack
                 self._listeners.on_round(self.crew.as_one(results))
         self._listeners.on_epoch(stats)
+        self._conducted += 1
+        if grown := self._growth.after(self._conducted):
+            self._tell("memory_grows", grown)
         experiment = self.config.experiment
         better = bool(experiment.eval_every) and epoch % experiment.eval_every == 0 and self._evaluate()
         if better or (experiment.checkpoint_every and epoch % experiment.checkpoint_every == 0):
@@ -143,7 +162,9 @@ class Run:
         with self.timeline.span("evaluate", "runtime", epoch=self.epoch):
             for stack in self.crew.stacks:
                 stack.show_acting()
+            self._evaluating = True
             returns = [env.evaluate().mean_return for env in self.environments]
+            self._evaluating = False
         better = self.best.offer(self.epoch, returns)
         fields = {"epoch": self.epoch, "mean_return": float(np.mean(returns)), "returns": returns, "best": better}
         self._tell("evaluated", fields)
@@ -154,7 +175,26 @@ class Run:
         if self.checkpointer is not None:
             with self.timeline.span("checkpoint", "runtime", epoch=self.epoch):
                 self.rounds.await_all()
-                self.checkpointer.write()
+                try:
+                    self.checkpointer.write()
+                except OSError as error:  # a full disk must not end a run of days: the older checkpoints stand
+                    self.unwritten += 1
+                    advice = "the run goes on and the checkpoints before stand; make room"
+                    told = {"epoch": self.epoch, "cause": str(error), "advice": advice, "level": "error"}
+                    self._tell("checkpoint_failed", told)
+
+    def _look_at_resources(self) -> None:
+        """Before the first epoch: is there room for what will be written?"""
+        if self.checkpointer is None:
+            return
+        free, smallest, largest = self.checkpointer.room()
+        if free < smallest:
+            raise RunError(
+                f"a checkpoint needs at least {smallest:,} bytes, but only {free:,} are free in "
+                f"{self.checkpointer.store.folder}: make room, or give another folder"
+            )
+        if free < 2 * largest:  # the next one is written before an old one is removed
+            self._tell("disk_is_short", {"free_bytes": free, "needed_bytes": 2 * largest})
 
     def _after_epoch(self, epoch: int) -> list[list[RoundResult]]:
         published: list[list[RoundResult]] = []
@@ -166,8 +206,32 @@ class Run:
         if round_ is not None:
             with self.timeline.span("boundary", "runtime", round=round_):
                 published += self.rounds.boundary(round_)
-                self.crew.train_alone()
+                self._train_alone(round_)
         return published
+
+    def _train_alone(self, round_: int) -> None:
+        self._own_training.beat(round_)
+        self.crew.train_alone()
+        self._own_training.rest()
+
+    def _everybody(self) -> list[Watched]:
+        """Everyone with a heart: who conducts, and whoever computes rounds."""
+        limit = self.config.parallel.world_deadline + 1.0  # a slow model runs into its own deadline first
+        if self._first_turn:
+            limit *= 10.0  # that is where worlds are compiled
+        return [
+            Watched(type(self.environments[0]).__name__, self.loop.heart, self._at_turn, conducts=True, limit=limit),
+            Watched("models that train by themselves", self._own_training, _at_round, conducts=True),
+            *self.rounds.members(),
+            *(member for env in self.environments for member in env.members()),
+        ]
+
+    @property
+    def _first_turn(self) -> bool:
+        return self.loop.turns == 0 and self.loop.turn <= 1
+
+    def _at_turn(self, beat: Beat) -> str:
+        return f"turn {beat.part} of epoch {beat.job}" + (" of an evaluation" if self._evaluating else "")
 
     def summary(self) -> RunSummary:
         """What the run gave so far."""
@@ -183,6 +247,7 @@ class Run:
             "rounds": self.rounds.submitted,
             "updates": self.rounds.updates,
             "rejected_updates": self.rounds.rejected,
+            "unwritten_checkpoints": self.unwritten,
             "failures": self.failures + len(self.rounds.skipped),
             "recomputed_share": self.crew.recomputed / max(1, self.crew.chosen),
             "backend": self.rounds.backend,
@@ -225,3 +290,15 @@ class Run:
             config=self.config.as_dict(),
             fingerprint=numerics.fingerprint(self.plan.device),
         )
+
+
+def _at_round(beat: Beat) -> str:
+    return f"round {beat.job}"
+
+
+def _distinct_seeds(environments: Sequence[Any]) -> None:
+    """Replicas with one seed would be one experiment counted twice."""
+    seeds = [env.seed for env in environments]
+    shared = next((seed for seed in seeds if seeds.count(seed) > 1), None)
+    if shared is not None:
+        raise SharingError(f"{seeds.count(shared)} replicas share the seed {shared}: give each a seed of its own")

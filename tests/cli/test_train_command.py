@@ -200,7 +200,7 @@ def test_shared_things_end_with_1_before_anything_is_written(command: Command, t
         ("nan", "NonFiniteError", "the observation of agent_0 in world 0 holds NaN or infinity"),
         ("reward", "NonFiniteError", "the reward of agent_0 in world 0 is nan (epoch 1, turn 1)"),
         ("action", "ActionError", "agent_0 chose action [3], but its actions are 0 to 2"),
-        ("raise", "ZeroDivisionError", "the world has come to an end"),
+        ("raise", "WorldError", "Guess raised ZeroDivisionError: the world has come to an end in epoch 1, turn 1"),
     ],
 )
 def test_a_failed_run_ends_with_1_and_says_why(

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from parallel_agents import Agent, Buffer, ParallelEnvironment
-from parallel_agents.errors import ActionError, ContractError, DeadlineError, ShapeError
+from parallel_agents.errors import ActionError, ContractError, DeadlineError, RunError, ShapeError
 from parallel_agents.models import DQN, RandomModel
 from tests.environment.line_worlds import ACTIONS, TINY, Line, LineOfObjects, Walker, tiny
 
@@ -177,7 +177,7 @@ def test_a_time_out_of_the_service_itself_is_not_taken_for_ours() -> None:
         def take_action(self, state: Any) -> int:
             raise TimeoutError("the service is down")
 
-    with pytest.raises(TimeoutError, match="the service is down"):
+    with pytest.raises(RunError, match=r"agent_2 could not choose an action: TimeoutError: the service is down"):
         line_with(Down()).run_experiment()
 
 

@@ -180,12 +180,14 @@ def test_processes_that_do_not_start_are_reported_and_not_left_behind(
     ended = []
 
     class Sleeper:
-        def __init__(self, *_: Any) -> None: ...
+        def __init__(self, *_: Any, **__: Any) -> None: ...
 
         def ready(self, timeout: float) -> bool:
             return False
 
-        def close(self) -> None:
+        def ask_to_end(self) -> None: ...
+
+        def end(self, timeout: float) -> None:
             ended.append(self)
 
     monkeypatch.setattr("parallel_agents.runtime.backends.process.Worker", Sleeper)

@@ -150,16 +150,26 @@ def test_a_learner_that_never_reads_is_not_awaited_for_ever() -> None:
         rounds.wait_for_readers()
 
 
-def test_where_processes_cannot_be_had_the_rounds_are_computed_inline(monkeypatch: pytest.MonkeyPatch) -> None:
-    def no_worker(*_: Any) -> None:
+@pytest.mark.parametrize("threads", [True, False])
+def test_where_processes_cannot_be_had_threads_are_taken_and_then_none(
+    threads: bool, monkeypatch: pytest.MonkeyPatch, nothing_left: None
+) -> None:
+    def no_worker(*_: Any, **__: Any) -> None:
         raise OSError("no more processes")
 
+    def no_thread(*_: Any) -> None:
+        raise RuntimeError("can't start new thread")
+
     monkeypatch.setattr("parallel_agents.runtime.backends.process.Worker", no_worker)
+    if not threads:
+        monkeypatch.setattr("parallel_agents.runtime.backends.thread._Worker", no_thread)
     stack = MarkStack(2)
     rounds, told = make([stack], lag=1, backend="process")
     conduct(rounds, range(1, 4))
     assert same(stack.settled[-1], expected(stack, 3))
-    assert told == [("backend_degraded", {"wanted": "process", "used": "inline", "cause": "no more processes"})]
+    steps = [(fields["wanted"], fields["used"], fields["cause"]) for _, fields in told]
+    first, second = ("process", "thread", "no more processes"), ("thread", "inline", "can't start new thread")
+    assert steps == ([first] if threads else [first, second])
 
 
 def test_nothing_is_moved_to_the_background_where_each_round_is_awaited_at_once() -> None:

@@ -10,10 +10,11 @@ from collections.abc import Callable
 import pytest
 
 from parallel_agents.errors import DeadlineError, LearnerError, WorkerDied
+from parallel_agents.runtime.heartbeat import Heart
 from parallel_agents.runtime.workers import Worker
 
 
-def echo(greeting: str) -> Callable[[object], object]:
+def echo(heart: Heart, greeting: str) -> Callable[[object], object]:
     """What the worker of these tests serves; the process imports it from here."""
 
     def answer(request: object) -> object:
@@ -30,7 +31,7 @@ def echo(greeting: str) -> Callable[[object], object]:
     return answer
 
 
-def fails_at_start() -> Callable[[object], object]:
+def fails_at_start(heart: Heart) -> Callable[[object], object]:
     raise OSError("no such device")
 
 
@@ -47,9 +48,12 @@ def test_the_life_of_a_worker(nothing_left: None) -> None:
     assert worker.receive(20.0) is None  # it has not run the script that started it
     assert sys.modules["__main__"] is script
     worker.send(0.4)
-    with pytest.raises(DeadlineError, match=r"echo \(pid \d+\) did not answer within 0\.05 s"):
+    with pytest.raises(DeadlineError, match=r"echo \(pid \d+\) did not answer within 0\.05 s: it is at request 4"):
         worker.receive(0.05)
-    assert worker.receive(20.0) == "hello 0.4"
+    assert "in answer" in worker.stacks()  # where it hangs
+    worker.send(5)
+    assert worker.receive(20.0) == "hello 5"  # not the answer that came too late
+    assert worker.describe() == ""
     worker.send("lock")
     with pytest.raises(LearnerError, match=r"(?s)echo .*failed.*[Pp]ickle"):
         worker.receive(20.0)

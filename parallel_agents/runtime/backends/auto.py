@@ -16,6 +16,7 @@ from parallel_agents.errors import RunError
 from parallel_agents.runtime.backends.inline import InlineBackend
 from parallel_agents.runtime.backends.process import ProcessBackend
 from parallel_agents.runtime.backends.work import Done
+from parallel_agents.runtime.supervision import Watched
 from parallel_agents.types import Snapshot, State
 
 __all__ = ["AutoBackend"]
@@ -33,6 +34,7 @@ class _Backend(Protocol):
     def submit(self, round_: int, takes: Sequence[Take]) -> None: ...
     def poll(self, round_: int) -> bool: ...
     def result(self, round_: int, timeout: float) -> list[Done]: ...
+    def members(self) -> list[Watched]: ...
     def close(self) -> None: ...
 
 
@@ -85,6 +87,10 @@ class AutoBackend:
         if isinstance(done, RunError):
             raise done
         return done
+
+    def members(self) -> list[Watched]:
+        """Whom to watch over."""
+        return self._current.members()
 
     def close(self) -> None:
         self._current.close()

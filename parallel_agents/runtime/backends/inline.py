@@ -6,7 +6,9 @@ import time
 from collections.abc import Callable, Sequence
 
 from parallel_agents.errors import LearnerError
-from parallel_agents.runtime.backends.work import Done, learn, split, whole
+from parallel_agents.runtime.backends.work import Done, at_task, learn, split, whole
+from parallel_agents.runtime.heartbeat import Beat, Heart
+from parallel_agents.runtime.supervision import Watched
 from parallel_agents.tracking.timeline import Timeline
 from parallel_agents.types import Snapshot, State
 
@@ -30,24 +32,34 @@ class InlineBackend:
         self._results: dict[int, list[Done] | LearnerError] = {}
         self._failure: LearnerError | None = None
         self.learn_seconds = 0.0
+        self.heart = Heart()
+
+    def members(self) -> list[Watched]:
+        """Whom to watch over."""
+        return [Watched("learner", self.heart, self._at, conducts=True)]
+
+    def _at(self, beat: Beat) -> str:
+        return at_task(self._tasks, beat)
 
     def submit(self, round_: int, takes: Sequence[Take]) -> None:
         snapshots = [take() for take in takes]
         began = time.perf_counter()
         with self._timeline.span("learn", "learner", round=round_):
-            self._results[round_] = self._failure or self._learn(snapshots)
+            self._results[round_] = self._failure or self._learn(round_, snapshots)
         self.learn_seconds = time.perf_counter() - began
 
-    def _learn(self, snapshots: Sequence[Snapshot]) -> list[Done] | LearnerError:
+    def _learn(self, round_: int, snapshots: Sequence[Snapshot]) -> list[Done] | LearnerError:
         """A round; one that fails is told by `result`, as everywhere, and the rounds behind it fail with it."""
         try:
-            done = [
-                learn(task, state, snapshots[task.stack].rows(task.part))
-                for task, state in zip(self._tasks, self._states, strict=True)
-            ]
+            done = []
+            for part, (task, state) in enumerate(zip(self._tasks, self._states, strict=True)):
+                self.heart.beat(round_, part)
+                done.append(learn(task, state, snapshots[task.stack].rows(task.part)))
         except LearnerError as error:
             self._failure = error
             return error
+        finally:
+            self.heart.rest()
         self._states = [state for state, _ in done]
         return whole(self._tasks, done, self._stacks)
 

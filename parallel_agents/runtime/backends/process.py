@@ -7,7 +7,9 @@ dies in it, and acting never reads a slot that is being written.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,8 +17,10 @@ import torch
 
 from parallel_agents.errors import DeadlineError, RunError
 from parallel_agents.networks.numerics import require
-from parallel_agents.runtime.backends.work import Done, Task, learn, note, split, whole
-from parallel_agents.runtime.workers import START_DEADLINE, Worker
+from parallel_agents.runtime.backends.work import Done, Task, at_task, learn, note, split, whole
+from parallel_agents.runtime.heartbeat import Heart
+from parallel_agents.runtime.supervision import Watched, left
+from parallel_agents.runtime.workers import START_DEADLINE, Worker, close_all
 from parallel_agents.tracking.logs import bind, configure_worker, worker_context
 from parallel_agents.tracking.timeline import Span, Timeline
 from parallel_agents.types import RoundResult, Snapshot, State
@@ -57,9 +61,8 @@ class ProcessBackend:
                 reads = [[_columns(examples[task.stack].rows(task.part)) for task in share] for _ in range(lag + 2)]
                 self._slots.append(slots)
                 self._reads.append(reads)
-                self._workers.append(
-                    Worker(f"learner-{index}", _serve, share, slots, reads, worker_context(), timeline.enabled)
-                )
+                given = (share, slots, reads, worker_context(), timeline.enabled)
+                self._workers.append(Worker(f"learner-{index}", _serve, *given, describe=partial(at_task, share)))
             self.load(states, first_round)
         except BaseException:
             self.close()
@@ -98,11 +101,13 @@ class ProcessBackend:
             worker.send((round_, sizes))
 
     def result(self, round_: int, timeout: float) -> list[Done]:
+        until = time.monotonic() + timeout
         tasks: list[Task] = []
         done: list[Done] = []
         for share, slots, worker in zip(self._shares, self._slots, self._workers, strict=True):
             try:
-                results, spans = worker.receive(timeout)
+                remaining = min(until - time.monotonic(), left(worker.heart, round_, timeout))
+                results, spans = worker.receive(remaining, limit=timeout)
             except RunError as error:
                 raise type(error)(f"round {round_}: {error}") from error
             self._timeline.merge(spans)
@@ -114,13 +119,17 @@ class ProcessBackend:
         """True if the round's result is there."""
         return all(worker.answered() for worker in self._workers)
 
+    def members(self) -> list[Watched]:
+        """Whom to watch over."""
+        return [Watched.process(worker) for worker in self._workers]
+
     def close(self) -> None:
-        for worker in self._workers:
-            worker.close()
+        close_all(self._workers)
         self._workers = []
 
 
 def _serve(
+    heart: Heart,
     share: Sequence[Task],
     slots: Sequence[Sequence[State]],
     reads: Sequence[Sequence[Columns]],
@@ -141,6 +150,7 @@ def _serve(
         return results, timeline.take()
 
     def _learn(index: int, task: Task, round_: int, sizes: Mapping[str, tuple[int, ...]]) -> RoundResult:
+        heart.beat(round_, index)
         given = reads[round_ % len(reads)][index]
         columns = {name: given[name].numpy()[_corner(shape)] for name, shape in sizes.items()}
         before = slots[(round_ - 1) % len(slots)][index].to(task.learner.device)

@@ -11,9 +11,10 @@ from typing import Any
 import structlog
 
 from parallel_agents.errors import LearnerError
+from parallel_agents.runtime.heartbeat import Beat
 from parallel_agents.types import Identity, RoundResult, Snapshot, State
 
-__all__ = ["Reading", "Task", "learn", "note", "split", "whole"]
+__all__ = ["Reading", "Task", "at_task", "learn", "note", "split", "whole"]
 
 Done = tuple[State, RoundResult]
 
@@ -63,6 +64,12 @@ def learn(task: Task, state: State, snapshot: Snapshot) -> Done:
         agents = ", ".join(map(str, task.identity.agents))
         raise LearnerError(f"round {snapshot.round} of agents {agents} failed: {error!r}") from error
     return new, result
+
+
+def at_task(tasks: Sequence[Task], beat: Beat) -> str:
+    """What a learner's heart says: the job is a round, the part the number of a task."""
+    agents = ", ".join(map(str, tasks[beat.part].identity.agents))
+    return f"round {beat.job} of agents {agents}, from weights of version {beat.job - 1}"
 
 
 def note(event: str, **fields: Any) -> None:

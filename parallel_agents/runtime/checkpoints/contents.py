@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,7 +12,7 @@ import numpy as np
 import torch
 
 from parallel_agents.errors import CheckpointError, CorruptCheckpoint
-from parallel_agents.runtime.checkpoints.memory import Segments, read_ring
+from parallel_agents.runtime.checkpoints.memory import Segments, columns, read_ring
 from parallel_agents.runtime.checkpoints.store import Manifest, Store
 from parallel_agents.tracking.files import plain
 from parallel_agents.types import Array, RoundResult, State, Weights
@@ -46,8 +48,24 @@ class Checkpointer:
             own = manifest.values["segments"][index]
             self._segments[index].resume(own["names"], own["ends"], stack.ring)
 
+    def room(self) -> tuple[int, int, int]:
+        """Bytes free where checkpoints go, bytes of the smallest checkpoint, and of one with full buffers."""
+        stacks = self._run.crew.stacks
+        smallest = sum(tensor.nbytes for stack in stacks for tensor in stack.state.tensors.values())
+        rings = sum(column.nbytes for stack in stacks for column in columns(stack.ring).values())
+        return shutil.disk_usage(self.store.folder).free, smallest, smallest + rings
+
     def write(self) -> None:
-        """One checkpoint of the run as it is now, at an epoch boundary with nothing in flight."""
+        """One checkpoint of the run as it is now, at an epoch boundary with nothing in flight; all or nothing."""
+        before = self._count, dict(self._files), [copy.copy(segments) for segments in self._segments]
+        try:
+            self._write()
+        except OSError:
+            self._count, self._files, self._segments = before
+            self.store.remove_unreferenced()
+            raise
+
+    def _write(self) -> None:
         run = self._run
         self._count += 1
         needed: list[dict[str, Any]] = []

@@ -15,7 +15,7 @@ from parallel_agents.errors import CorruptCheckpoint
 from parallel_agents.memory import Ring
 from parallel_agents.types import Array
 
-__all__ = ["Segments", "read_ring"]
+__all__ = ["Segments", "columns", "read_ring"]
 
 
 class Segments:
@@ -35,13 +35,13 @@ class Segments:
         first = np.maximum(np.minimum(self._saved, ring.pos), ring.oldest - ring.shape.frames + 1).clip(min=0)
         arrays: dict[str, Array] = {"first": first, "end": ring.pos.copy()}
         places = [np.arange(a, b) % ring.valid.shape[1] for a, b in zip(first, ring.pos, strict=True)]
-        for name, column in _columns(ring).items():
+        for name, column in columns(ring).items():
             arrays[f"row.{name}"] = np.concatenate([column[n][own] for n, own in enumerate(places)])
         return arrays | {f"counter.{name}": getattr(ring, name).copy() for name in Ring.COUNTERS}
 
     def written(self, name: str, ring: Ring) -> None:
         """The segment is on disk under this name."""
-        self._ends.append((name, ring.pos.copy()))
+        self._ends = [*self._ends, (name, ring.pos.copy())]
         self._saved = _settled(ring)
 
     def names(self, ring: Ring) -> tuple[list[str], list[list[int]]]:
@@ -62,7 +62,7 @@ def read_ring(ring: Ring, segments: Sequence[Mapping[str, Array]]) -> None:
             for n, (first, end) in enumerate(zip(segment["first"], segment["end"], strict=True)):
                 count = int(end - first)
                 rows = np.arange(first, end) % ring.valid.shape[1]
-                for name, column in _columns(ring).items():
+                for name, column in columns(ring).items():
                     column[n][rows] = segment[f"row.{name}"][at : at + count]
                 at += count
         last = segments[-1]
@@ -74,7 +74,8 @@ def read_ring(ring: Ring, segments: Sequence[Mapping[str, Array]]) -> None:
         raise CorruptCheckpoint(f"a memory segment does not fit this run's buffers: {error}") from error
 
 
-def _columns(ring: Ring) -> dict[str, Array]:
+def columns(ring: Ring) -> dict[str, Array]:
+    """Everything that a ring keeps row by row."""
     return {name: getattr(ring, name) for name in Ring.ROWS} | {f"extra.{n}": c for n, c in ring.extras.items()}
 
 

@@ -58,7 +58,7 @@ class Store:
         """Make the folder and sweep what a killed writer left."""
         self.folder.mkdir(parents=True, exist_ok=True)
         sweep(self.folder)
-        self._remove_unreferenced()
+        self.remove_unreferenced()
 
     # -- writing ---------------------------------------------------------------------------------------------
 
@@ -81,9 +81,10 @@ class Store:
         for epoch in self.epochs():
             if epoch not in keep:
                 (self.folder / f"epoch-{epoch:06d}.json").unlink(missing_ok=True)
-        self._remove_unreferenced()
+        self.remove_unreferenced()
 
-    def _remove_unreferenced(self) -> None:
+    def remove_unreferenced(self) -> None:
+        """Forget every file that no checkpoint needs."""
         wanted: set[str] = set()
         for epoch in self.epochs():
             try:
