@@ -13,7 +13,7 @@ import tyro
 
 from parallel_agents.cli.commands import Doctor, Eval, Resume, Train
 from parallel_agents.cli.signals import terminated
-from parallel_agents.errors import ParallelAgentsError
+from parallel_agents.errors import ParallelAgentsError, WorldError
 
 __all__ = ["main"]
 
@@ -33,7 +33,7 @@ def main(arguments: list[str] | None = None) -> int:
         )
         command.run()
     except ParallelAgentsError as error:
-        if error.__cause__ is not None and not isinstance(error.__cause__, ParallelAgentsError | OSError):
+        if isinstance(error, WorldError):
             sys.stderr.write(traceback.format_exc())  # of the user's own code: where it comes from matters
         _report(error, as_json="--json" in words)
         return error.exit_code

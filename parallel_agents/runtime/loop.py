@@ -202,7 +202,6 @@ class Loop:
             )
         return [_where_asked(own, asked[i]) for i, own in enumerate(masks)]
 
-
     def _at_fault(self, error: Exception) -> WorldError:
         """What an environment raised, with everything needed to see it again."""
         env = self.environments[self._asked]
