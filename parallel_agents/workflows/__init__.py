@@ -8,4 +8,5 @@
 - compliance: whether fixes keep an order, and the reward for it
 - landscape: what every order is worth, by brute force
 - gaussian_process, search: which order to try next
+- conditioned, training, trainer: a defender that is told an order, its training, and the whole search
 """
