@@ -13,6 +13,7 @@ key, what was found and what is allowed.
 from __future__ import annotations
 
 import difflib
+import itertools
 import json
 import tomllib
 import types
@@ -25,7 +26,18 @@ from typing import Any, Literal, TypeVar
 
 from parallel_agents.errors import ConfigError
 
-__all__ = ["Config", "Experiment", "Parallel", "build_section", "check_keys", "merge", "parse_setting", "read_toml"]
+__all__ = [
+    "Config",
+    "Experiment",
+    "Parallel",
+    "build_section",
+    "check_keys",
+    "merge",
+    "nested",
+    "parse_setting",
+    "parse_sweep",
+    "read_toml",
+]
 
 Section = TypeVar("Section")
 MAX_CONFIG_BYTES = 1_000_000
@@ -57,12 +69,30 @@ class Experiment:
     """Epochs between two evaluations; 0: none."""
     eval_episodes: int = 20
     """Episodes of one evaluation."""
+    sweep: dict[str, tuple[Any, ...]] = field(default_factory=dict)
+    """Values to try, such as {"model.lr": [0.001, 0.0003]}: every combination is a replica, all in the same stacks."""
 
     def __post_init__(self) -> None:
         for name in ("epochs", "max_turns", "seeds", "worlds", "keep_last", "eval_episodes"):
             _at_least(self, "experiment", name, 1)
         for name in ("seed", "record_period", "checkpoint_every", "eval_every"):
             _at_least(self, "experiment", name, 0)
+        for key, values in self.sweep.items():
+            if key.partition(".")[0] not in ("model", "world") or not key.partition(".")[2]:
+                raise ConfigError(
+                    f"experiment.sweep has {key!r}: only keys of model and world may differ between replicas"
+                )
+            if not values:
+                raise ConfigError(f"experiment.sweep has no values for {key}: give at least one")
+
+    @property
+    def settings(self) -> list[dict[str, Any]]:
+        """Every combination of the swept values; one empty one where nothing is swept.
+
+        >>> Experiment(sweep={"model.lr": (0.1, 0.2)}).settings
+        [{'model.lr': 0.1}, {'model.lr': 0.2}]
+        """
+        return [dict(zip(self.sweep, values, strict=True)) for values in itertools.product(*self.sweep.values())]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -168,6 +198,11 @@ class Config:
             raise ConfigError(f"a configuration is a dict or the path of a TOML file, not a {type(source).__name__}")
         return dict(source or {})
 
+    def replica(self, seed: int, setting: Mapping[str, Any]) -> Config:
+        """The configuration of one replica: its seed, and its values of a sweep."""
+        own = merge(self.as_dict(), *(nested(key, value) for key, value in setting.items()))
+        return Config.build({**own, "experiment": {**own["experiment"], "seed": seed, "seeds": 1, "sweep": {}}})
+
     def as_dict(self) -> dict[str, Any]:
         """Plain values, as they are written into the run folder."""
         return {
@@ -207,10 +242,33 @@ def parse_setting(text: str) -> dict[str, Any]:
     {'parallel': {'num_workers': 2}}
     """
     path, equals, value = text.partition("=")
-    section, dot, key = path.strip().partition(".")
+    _, dot, key = path.strip().partition(".")
     if not equals or not dot or not key:
         raise ConfigError(f"--set {text!r}: write section.key=value, for example parallel.num_workers=2")
-    return {section: {key: _from_text(value.strip())}}
+    return nested(path.strip(), _from_text(value.strip()))
+
+
+def parse_sweep(text: str) -> dict[str, list[Any]]:
+    """`section.key=value,value,…`, each value as in `parse_setting`.
+
+    >>> parse_sweep("model.lr=0.001,0.0003")
+    {'model.lr': [0.001, 0.0003]}
+    """
+    path, equals, values = text.partition("=")
+    if not equals or not values.strip():
+        raise ConfigError(f"--sweep {text!r}: write section.key=value,value, for example model.lr=0.001,0.0003")
+    whole = _from_text(values.strip())
+    return {path.strip(): whole if isinstance(whole, list) else [_from_text(v.strip()) for v in values.split(",")]}
+
+
+def nested(path: str, value: Any) -> dict[str, Any]:
+    """`section.key` and a value as nested dicts.
+
+    >>> nested("model.lr", 0.1)
+    {'model': {'lr': 0.1}}
+    """
+    section, _, key = path.partition(".")
+    return {section: {key: value}}
 
 
 def read_toml(path: Path) -> dict[str, Any]:
@@ -251,6 +309,8 @@ def _typed(value: Any, hint: Any, name: str) -> Any:
     union = typing.get_origin(hint) in (types.UnionType, typing.Union)
     options = typing.get_args(hint) if union else (hint,)
     for option in options:
+        if option is Any:
+            return value
         if typing.get_origin(option) is Literal:
             if value in typing.get_args(option):
                 return value

@@ -20,7 +20,7 @@ from parallel_agents.errors import ConfigError
 OTHER = {
     "experiment": {
         "epochs": 7, "max_turns": 9, "autoreset": True, "seed": 3, "seeds": 2, "worlds": 4, "record_period": 0,
-        "checkpoint_every": 5, "keep_last": 1, "eval_every": 2, "eval_episodes": 6,
+        "checkpoint_every": 5, "keep_last": 1, "eval_every": 2, "eval_episodes": 6, "sweep": {"model.lr": (0.1, 0.2)},
     },
     "parallel": {
         "enabled": False, "parallel_actions": False, "parallel_training": False, "async_learning": False,

@@ -30,6 +30,8 @@ class Train:
     """The one seed of the run."""
     seeds: int | None = None
     """Replicas with successive seeds, trained in the same stacks."""
+    sweep: Annotated[tuple[str, ...], tyro.conf.arg(metavar="SECTION.KEY=V,V"), tyro.conf.UseAppendAction] = ()
+    """Try several values, for example --sweep model.lr=0.001,0.0003: replicas in the same stacks; may be repeated."""
     backend: Literal["inline", "thread", "process", "ray"] | None = None
     """Where rounds are computed; by default chosen by measured cost. The results do not depend on it."""
     algo: str | None = None

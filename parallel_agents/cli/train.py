@@ -5,13 +5,15 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
+
+import numpy as np
 
 from parallel_agents.cli.commands import Resume, Train
 from parallel_agents.cli.signals import graceful_stop
 from parallel_agents.cli.target import load_target
-from parallel_agents.config import MAX_CONFIG_BYTES, Config, merge, parse_setting
+from parallel_agents.config import MAX_CONFIG_BYTES, Config, merge, parse_setting, parse_sweep
 from parallel_agents.environment import Environment
 from parallel_agents.errors import ConfigError, RunError
 from parallel_agents.runtime.checkpoints import Checkpointer, can_checkpoint, restore
@@ -19,6 +21,7 @@ from parallel_agents.tracking.logs import EventLog, bind, configure_logs
 from parallel_agents.tracking.metrics import MetricsWriter
 from parallel_agents.tracking.progress import show_progress
 from parallel_agents.tracking.runfolder import RunFolder
+from parallel_agents.tracking.statistics import mean_interval
 
 __all__ = ["conduct", "layers", "read_config", "resume", "train"]
 
@@ -118,6 +121,8 @@ def layers(options: Train) -> dict[str, Any]:
         "parallel": {"backend": options.backend},
     }
     given = {name: {key: value for key, value in keys.items() if value is not None} for name, keys in short.items()}
+    if options.sweep:
+        given.setdefault("experiment", {})["sweep"] = merge(*(parse_sweep(text) for text in options.sweep))
     settings = [parse_setting(text) for text in options.set]
     for setting in settings:
         for section, keys in setting.items():
@@ -134,6 +139,20 @@ def _told(summary: Mapping[str, Any]) -> str:
         f"{summary['epochs']} epochs, {summary['turns']:,} turns at {summary['turns_per_second']:,.0f}/s, "
         f"{summary['updates']:,} updates at {summary['updates_per_second']:,.0f}/s in {summary['wall_seconds']:.1f} s\n"
         f"mean reward per agent and epoch {summary['mean_reward']:.2f} (last 100 epochs)\n"
+        f"{_swept(summary['replicas'])}"
         f"digest {digest}\n"
         f"run folder {summary['run_dir']}\n"
     )
+
+
+def _swept(replicas: Sequence[Mapping[str, Any]]) -> str:
+    """A line for each combination of a sweep, the best first; with several seeds, its 95 % interval."""
+    groups: dict[str, list[float]] = {}
+    for replica in replicas:
+        words = " ".join(f"{key}={value}" for key, value in replica["setting"].items())
+        groups.setdefault(words, []).append(replica["mean_reward"])
+    if "" in groups:
+        return ""
+    intervals = {words: mean_interval(np.array(rewards)) for words, rewards in groups.items()}
+    ranked = sorted(intervals.items(), key=lambda pair: -pair[1].estimate)
+    return "".join(f"  {words}: {found.estimate:.2f} [{found.low:.2f}, {found.high:.2f}]\n" for words, found in ranked)

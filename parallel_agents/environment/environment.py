@@ -20,7 +20,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from parallel_agents.config import Config, check_keys, merge
+from parallel_agents.config import Config, check_keys, merge, nested
 from parallel_agents.environment.agent import Agent
 from parallel_agents.environment.evaluation import Evaluation, evaluate
 from parallel_agents.errors import ContractError, SharingError
@@ -48,7 +48,7 @@ class Environment:
         *,
         train_interval: int | None = None,
     ) -> None:
-        self.config = self._build_config(config, train_interval)
+        self.config = _first_of_sweep(self._build_config(config, train_interval))
         self.seed = self.config.experiment.seed
         self.n_worlds = self.config.experiment.worlds
         self.agents: list[Agent] = []
@@ -317,9 +317,11 @@ class Environment:
 
     # -- running ---------------------------------------------------------------------------------------------
 
-    def replica(self, seed: int) -> Environment:
-        """The same environment with another seed."""
-        return self.remade(Config.build(merge(self.config.as_dict(), {"experiment": {"seed": seed, "seeds": 1}})))
+    def replicas(self) -> list[Environment]:
+        """This environment, and the same with every further seed and every further combination of a sweep."""
+        seeds = range(self.seed, self.seed + self.config.experiment.seeds)
+        every = [self.config.replica(seed, setting) for setting in self.config.experiment.settings for seed in seeds]
+        return [self, *(self.remade(config) for config in every[1:])]
 
     def remade(self, config: Config) -> Environment:
         """The same environment with another configuration."""
@@ -342,9 +344,7 @@ class Environment:
     def prepare(self) -> Run:
         """The run, with its replicas, stacks and plan; whatever cannot work is refused here, before it starts."""
         if self._run is None:
-            seeds = range(self.seed, self.seed + self.config.experiment.seeds)
-            environments = [self, *(self.replica(seed) for seed in seeds[1:])]
-            self._run = Run(environments, self.config, timeline=self.timeline)
+            self._run = Run(self.replicas(), self.config, timeline=self.timeline)
         return self._run
 
     def run_experiment(self, epochs: int | None = None, *, listeners: Sequence[Any] = ()) -> RunSummary:
@@ -354,6 +354,12 @@ class Environment:
         """
         wanted = self.config.experiment.epochs if epochs is None else epochs
         return self.prepare().until(wanted, listeners=listeners)
+
+
+def _first_of_sweep(config: Config) -> Config:
+    """With its own values those of the first replica."""
+    first = config.experiment.settings[0]
+    return Config.build(merge(config.as_dict(), *(nested(key, value) for key, value in first.items())))
 
 
 def _distinct(agents: Sequence[Agent], what: str, of: Callable[[Agent], Any], *, by_value: bool = False) -> None:

@@ -67,7 +67,8 @@ class Run:
         self.scheduled = flags.publish == "scheduled"
         self.checkpointer: Checkpointer | None = None
         self.run_id = uuid.uuid4().hex[:12]
-        self.recent: list[float] = []
+        self.recent: list[list[float]] = []
+        """Mean reward of each replica in the last epochs."""
         self.best = Best(self.crew)
         self._stop: int | None = None
         self._broken: str | None = None
@@ -144,7 +145,7 @@ class Run:
             seconds=time.perf_counter() - began,
             metrics=self._figures(),
         )
-        self.recent = [*self.recent[-99:], float(stats.rewards.mean())]
+        self.recent = [*self.recent[-99:], [float(earned.mean()) for earned in self.loop.returns]]
         for results in published:
             if results:  # none where no agent is in a stack
                 self._listeners.on_round(self.crew.as_one(results))
@@ -257,8 +258,24 @@ class Run:
             "best_epochs": self.best.epochs,
             "best_returns": self.best.returns,
             "mean_reward": float(np.mean(self.recent)) if self.recent else 0.0,
+            "replicas": self._replicas(digests),
             "config": self.config.as_dict(),
         }
+
+    def _replicas(self, digests: Sequence[str]) -> list[dict[str, Any]]:
+        """Seed, swept values, digest and mean reward of each replica."""
+        settings = self.config.experiment.settings
+        each = len(self.environments) // len(settings)
+        rewards = np.mean(self.recent, axis=0).tolist() if self.recent else [0.0] * len(self.environments)
+        return [
+            {
+                "seed": env.seed,
+                "setting": settings[k // each],
+                "digest": digests[k] if self.reproducible else None,
+                "mean_reward": rewards[k],
+            }
+            for k, env in enumerate(self.environments)
+        ]
 
     def digests(self) -> list[str]:
         """One digest per replica."""

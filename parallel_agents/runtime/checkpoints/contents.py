@@ -106,7 +106,7 @@ def restore(run: Run, folder: Path, *, best: bool = False) -> tuple[Manifest, li
             setattr(getattr(run, owner), name, int(values[owner][name]))
     run.epoch, run.seconds = manifest.epoch, float(values["seconds"])
     run.failures = int(values["failures"])
-    run.recent = [float(reward) for reward in values["recent"]]
+    run.recent = [[float(reward) for reward in rewards] for rewards in values["recent"]]
     for index, stack in enumerate(run.crew.stacks):
         names = values["segments"][index]["names"]
         read_ring(stack.ring, [store.read(manifest, name) for name in names])
