@@ -314,8 +314,10 @@ def _at_round(beat: Beat) -> str:
 
 
 def _distinct_seeds(environments: Sequence[Any]) -> None:
-    """Replicas with one seed would be one experiment counted twice."""
-    seeds = [env.seed for env in environments]
-    shared = next((seed for seed in seeds if seeds.count(seed) > 1), None)
-    if shared is not None:
-        raise SharingError(f"{seeds.count(shared)} replicas share the seed {shared}: give each a seed of its own")
+    """Replicas with one seed and the same values would be one experiment counted twice."""
+    known: list[tuple[Any, ...]] = []
+    for env in environments:
+        own = (env.seed, env.config.model, env.config.world)
+        if own in known:
+            raise SharingError(f"two replicas share the seed {env.seed}: give each a seed of its own")
+        known.append(own)
