@@ -28,7 +28,13 @@ def load_target(target: str) -> type[Environment]:
     if target.startswith("gymnasium:"):
         from parallel_agents.adapters.gymnasium import gymnasium_environment
 
+        _importable(Path.cwd())
         return gymnasium_environment(target.split(":", 1)[1])
+    if target.startswith("pettingzoo:"):
+        from parallel_agents.adapters.pettingzoo import pettingzoo_environment
+
+        _importable(Path.cwd())
+        return pettingzoo_environment(target.split(":", 1)[1])
     if ":" in target:
         return _named(*target.split(":", 1))
     raise TargetError(f"target {target!r} is neither a Python file nor module:Class")

@@ -333,6 +333,9 @@ class Environment:
         """How good the agents are now: whole episodes in fresh worlds, on draws of their own."""
         return evaluate(self, episodes or self.config.experiment.eval_episodes, exploration=exploration)
 
+    def close(self) -> None:
+        """Give back what the environment holds outside of this process; nothing, usually."""
+
     def recorders(self, folder: Path) -> Sequence[Any]:
         """Listeners that leave pictures of the run in a folder; none unless the environment can be drawn."""
         return ()

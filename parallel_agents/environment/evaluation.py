@@ -64,7 +64,10 @@ def evaluate(environment: Environment, episodes: int = 20, *, exploration: float
         sequential=flags.turn_order == "sequential",
         remembers=False,
     )
-    loop.run_epoch(1)
+    try:
+        loop.run_epoch(1)
+    finally:
+        stage.close()
     return Evaluation(loop.returns[0].copy())
 
 

@@ -108,9 +108,9 @@ class Worker:
             if answers == number:
                 return answer  # an older one came after its time-out: nobody waits for it any more
 
-    def answered(self) -> bool:
-        """True if an answer, or the news of a death, can be had without waiting."""
-        return bool(wait([self._connection, self._process.sentinel], timeout=0))
+    def answered(self, timeout: float = 0.0) -> bool:
+        """True if an answer, or the news of a death, is there, or comes within `timeout`."""
+        return bool(wait([self._connection, self._process.sentinel], timeout=timeout))
 
     def close(self) -> None:
         """Ask the process to end, and end it if it does not."""

@@ -85,3 +85,42 @@ def test_trained_and_evaluated_from_the_command_line(tmp_path: Path, capsys: pyt
     assert found["episodes"] == 5
     assert found["interval"][0] <= found["mean_return"] <= found["interval"][1]
     assert found["mean_return"] > 5
+
+
+def test_a_vector_environment_is_stepped_as_one() -> None:
+    config = {**SMALL, "world": {"vector": True}, "experiment": {"epochs": 3, "max_turns": 40, "worlds": 3}}
+    game = gymnasium_environment("CartPole-v1")(config=config)
+    game.begin_epoch(1)
+    game.reset()
+    alone = gymnasium.make_vec("CartPole-v1", num_envs=3)
+    seen, _ = alone.reset(seed=game.worlds.episodes[0].seed)
+    for turn in range(30):
+        assert np.array_equal(game.observe()[0], seen)
+        actions = np.array([turn % 2, 1, 0])
+        rewards = game.apply_actions(actions[None])
+        seen, earned, terminated, *_ = alone.step(actions)
+        game.active = ~game.dones()[0][0]
+        assert np.array_equal(rewards[0], earned) or not game.active.all()
+        assert np.array_equal(game.dones()[0][0], terminated)
+    summary = gymnasium_environment("CartPole-v1")(config=config).run_experiment()
+    assert summary["updates"] > 0
+    assert not game.gives_state
+    with pytest.raises(ConfigError, match=r"world\.vector and world\.workers are both set"):
+        gymnasium_environment("CartPole-v1")(config={"world": {"vector": True, "workers": 2}})
+
+
+def test_worlds_in_processes_give_the_same_bytes(nothing_left: None) -> None:
+    digests = set()
+    for workers in (0, 2):
+        game = gymnasium_environment("CartPole-v1")(config={**SMALL, "world": {"workers": workers}})
+        digests.add(game.run_experiment()["digest"])
+        game.close()
+    assert len(digests) == 1
+
+
+def test_parts_of_what_is_seen_that_are_words_are_left_out_with_a_warning() -> None:
+    made = gymnasium_environment("minigrid:MiniGrid-Empty-5x5-v0")
+    with pytest.warns(UserWarning, match="agents do not see mission"):
+        game = made(config=SMALL)
+    assert game.worlds.places[0].sight.shape == (4 + 7 * 7 * 3,)
+    assert game.run_experiment()["updates"] > 0

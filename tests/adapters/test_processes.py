@@ -1,0 +1,86 @@
+"""Foreign worlds in processes: the same bytes; what hangs, dies or raises is named, and replaced where it can be."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from parallel_agents.adapters.gymnasium import GymnasiumGuest
+from parallel_agents.adapters.processes import ProcessWorlds
+from parallel_agents.adapters.worlds import Worlds
+from parallel_agents.errors import ShapeError, WorldError
+from tests.adapters.rooms import Counter
+
+ACTIONS = np.array([[0, 1, 2], [1, 1, 2], [2, 0, 0], [1, 2, 1], [2, 2, 2], [0, 0, 1], [1, 0, 2]])
+
+
+def rooms(flags: Path | None = None) -> Any:
+    """A maker that only cloudpickle can carry over, as users write them."""
+    return lambda: GymnasiumGuest(lambda: Counter(flags))
+
+
+def play(worlds: Worlds) -> list[Any]:
+    shown = [worlds.reset()]
+    for actions in ACTIONS:
+        shown += worlds.step(actions)
+    return shown
+
+
+def same(one: list[Any], other: list[Any]) -> bool:
+    return all(np.array_equal(a, b) for a, b in zip(one, other, strict=True))
+
+
+def test_worlds_as_arrays() -> None:
+    worlds = Worlds(rooms(), 3, seed=1)
+    shown = play(worlds)
+    seen, rewards = shown[1:3]
+    assert seen.shape == (3, 3)
+    assert rewards.tolist() == [0.0, 1.0, 2.0]
+    ends = np.stack(shown[3::4])
+    assert ends.sum() == 3  # after the fifth step all worlds end,
+    assert ends[4].all()
+    assert (np.stack(shown[1::4])[5, :, 1] == 0).all()  # start afresh in the sixth,
+    assert (np.stack(shown[2::4])[5] == 0.0).all()  # which pays nothing,
+    assert len({*shown[0][:, 0], *shown[-4][:, 0]}) == 6  # and every episode has a seed of its own
+    with pytest.raises(ShapeError, match="2 actions for 3 worlds"):
+        worlds.step(np.array([0, 1]))
+
+
+@pytest.mark.timeout(300)  # three processes start one after the other
+def test_what_hangs_or_dies_is_replaced_and_nobody_can_tell(tmp_path: Path, nothing_left: None) -> None:
+    wanted = play(Worlds(rooms(), 3, seed=1))
+    worlds = ProcessWorlds(rooms(tmp_path), 3, deadline=1.0, failures=3, seed=1)
+    (tmp_path / "hang-2").write_text("once")
+    (tmp_path / "die-4").write_text("once")
+    assert same(play(worlds), wanted)
+    assert worlds.restarts == 2
+
+    worlds.reset()
+    (tmp_path / "raise-1").write_text("once")
+    with pytest.raises(WorldError, match=r"(?s)world \d \(step 1 of the episode from seed \d+\).*the sky fell"):
+        worlds.step(ACTIONS[0])
+
+    worlds.reset()
+    (tmp_path / "hang-1").write_text("for ever")
+    began = time.monotonic()
+    worlds._limit = 1
+    with pytest.raises(WorldError, match=r"world 0 \(step 1 of .* did not come back within 1 s \(world_deadline\)"):
+        worlds.step(ACTIONS[0])
+    assert time.monotonic() - began < 3.0
+    worlds.close()
+
+
+def test_a_world_that_cannot_be_made_is_said_at_once(nothing_left: None) -> None:
+    def made() -> GymnasiumGuest:
+        raise FileNotFoundError("no map")
+
+    with pytest.raises(FileNotFoundError, match="no map"):
+        ProcessWorlds(made, 2, workers=1)
+    with pytest.raises(ShapeError, match="workers is 0"):
+        ProcessWorlds(made, 2, workers=0)
+    with pytest.raises(ShapeError, match="n_worlds is 0"):
+        Worlds(made, 0)
