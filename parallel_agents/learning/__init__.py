@@ -2,6 +2,7 @@
 
 from parallel_agents.learning.dqn import DQNLearner
 from parallel_agents.learning.iqn import IQNLearner
+from parallel_agents.learning.normalisation import Normalising
 from parallel_agents.learning.ppo import PPOLearner
 
-__all__ = ["DQNLearner", "IQNLearner", "PPOLearner"]
+__all__ = ["DQNLearner", "IQNLearner", "Normalising", "PPOLearner"]

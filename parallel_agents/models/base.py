@@ -204,8 +204,9 @@ class Model:
         With several frames: after the observations that the memory knows of this episode, or from a whole window.
         """
         window = self._window(state)
-        inference = Inference(self.blueprint.network, 1, 1, together=True)
-        inference.publish(Weights(0, self.blueprint.learner().policy(self.state)))
+        learner = self.blueprint.learner()
+        inference = Inference(learner.network, 1, 1, together=True)
+        inference.publish(Weights(0, learner.policy(self.state)))
         seed, agent = self.identity.seeds[0], self.identity.agents[0]
         draws = generator(seed, Purpose.ACT, agent=agent, world=DIRECT, epoch=self._epoch, turn=self._calls)
         self._calls += 1

@@ -13,7 +13,7 @@ import numpy as np
 from parallel_agents.acting import EPSILON_SLOTS, epsilon_greedy
 from parallel_agents.config import build_section
 from parallel_agents.errors import ConfigError
-from parallel_agents.learning import DQNLearner
+from parallel_agents.learning import DQNLearner, Normalising
 from parallel_agents.memory import Ring, RingShape
 from parallel_agents.models.base import Model
 from parallel_agents.networks import MLP
@@ -51,6 +51,10 @@ class ReplayOptions:
     epsilon_final: float = 0.05
     epsilon_epochs: int = 40
     """ε falls in a line from `epsilon` to `epsilon_final` over so many epochs."""
+    normalise_observations: bool = False
+    """See observations in units of their mean and deviation so far."""
+    normalise_rewards: bool = False
+    """Count rewards in units of the deviation of returns so far."""
 
     def __post_init__(self) -> None:
         for name in ("n_step", "n_frames", "batch_size", "updates_per_round", "buffer_size"):
@@ -96,6 +100,8 @@ class ReplayBlueprint:
     updates: int
     learning_starts: int
     capacity: int
+    normalise: tuple[bool, bool] = (False, False)
+    """Observations, rewards."""
     masked: bool = False
     slots: int = EPSILON_SLOTS
     on_policy: bool = False
@@ -112,6 +118,10 @@ class ReplayBlueprint:
     def ring(self) -> RingShape:
         choices = self.choices if self.masked else 0
         return RingShape(self.capacity, self.observation, self.worlds, self.n_frames, choices=choices)
+
+    def in_units(self, learner: Any) -> Any:
+        """The learner itself, or in units of what each agent has met."""
+        return Normalising(learner, self.inputs, *self.normalise) if any(self.normalise) else learner
 
     def choose(
         self, outputs: Array, draws: Array, exploration: Array, masks: Array | None
@@ -175,8 +185,8 @@ class DQNBlueprint(ReplayBlueprint):
     def network(self) -> MLP:
         return MLP(self.inputs, self.hidden, self.actions, self.dueling)
 
-    def learner(self, *, device: str = "cpu", updates: int | None = None) -> DQNLearner:
-        return DQNLearner(self.network, updates or self.updates, self.batch, self.double, device)
+    def learner(self, *, device: str = "cpu", updates: int | None = None) -> Any:
+        return self.in_units(DQNLearner(self.network, updates or self.updates, self.batch, self.double, device))
 
 
 class DQN(Model):
@@ -210,6 +220,7 @@ def replay(options: Any, obs_shape: int | tuple[int, ...], n_actions: int, world
         "updates": options.updates_per_round,
         "learning_starts": options.learning_starts,
         "capacity": options.buffer_size,
+        "normalise": (options.normalise_observations, options.normalise_rewards),
     }
 
 

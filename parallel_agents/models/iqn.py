@@ -52,9 +52,10 @@ class IQNBlueprint(ReplayBlueprint):
     def network(self) -> QuantileNetwork:
         return QuantileNetwork(self.inputs, self.layer, self.actions, self.acting_quantiles)
 
-    def learner(self, *, device: str = "cpu", updates: int | None = None) -> IQNLearner:
+    def learner(self, *, device: str = "cpu", updates: int | None = None) -> Any:
         count = updates or self.updates
-        return IQNLearner(self.network, count, self.batch, self.double, device, quantiles=self.quantiles)
+        learner = IQNLearner(self.network, count, self.batch, self.double, device, quantiles=self.quantiles)
+        return self.in_units(learner)
 
 
 class IQN(Model):

@@ -13,7 +13,7 @@ import numpy as np
 from parallel_agents.acting import discrete, gaussian, greedy, squash
 from parallel_agents.config import build_section
 from parallel_agents.errors import ConfigError, RunError
-from parallel_agents.learning import PPOLearner
+from parallel_agents.learning import Normalising, PPOLearner
 from parallel_agents.memory import Ring, RingShape
 from parallel_agents.models.base import Model
 from parallel_agents.networks import ActorCritic, Discrete, Distribution, MultiDiscrete, SquashedGaussian
@@ -49,6 +49,10 @@ class PPOOptions:
     """Stop an agent's round once it has moved so far from its start; 0: never."""
     clip: float = 0.5
     """Largest norm of an agent's gradient."""
+    normalise_observations: bool = False
+    """See observations in units of their mean and deviation so far."""
+    normalise_rewards: bool = False
+    """Count rewards in units of the deviation of returns so far."""
 
     def __post_init__(self) -> None:
         for name in ("passes", "minibatches"):
@@ -81,6 +85,8 @@ class PPOBlueprint:
     """Turns between two rounds, at most."""
     epochs: int
     """Epochs between two rounds: each leaves one row more, for what its last turn led to."""
+    normalise: tuple[bool, bool] = (False, False)
+    """Observations, rewards."""
     masked: bool = False
     """True where the environment says which actions are allowed."""
     capacity: int = 0
@@ -130,9 +136,10 @@ class PPOBlueprint:
             choices=self.choices if self.masked else 0,
         )
 
-    def learner(self, *, device: str = "cpu", updates: int | None = None) -> PPOLearner:
+    def learner(self, *, device: str = "cpu", updates: int | None = None) -> Any:
         batch = -(-self.rollout * self.worlds // self.minibatches)
-        return PPOLearner(self.network, self.passes, self.minibatches, batch, device)
+        learner = PPOLearner(self.network, self.passes, self.minibatches, batch, device)
+        return Normalising(learner, self.network.inputs, *self.normalise) if any(self.normalise) else learner
 
     def choose(
         self, outputs: Array, draws: Array, exploration: Array, masks: Array | None
@@ -249,6 +256,7 @@ class PPO(Model):
             minibatches=chosen.minibatches,
             rollout=rollout,
             epochs=epochs,
+            normalise=(chosen.normalise_observations, chosen.normalise_rewards),
         )
         super().__init__(blueprint, _hyper(chosen))
 

@@ -64,7 +64,7 @@ class Stack:
                 stacklevel=2,
             )
         self.inference = Inference(
-            self.blueprint.network,
+            self.learner.network,
             len(self.models),
             shape.worlds,
             together=together and self.invariance.holds,
@@ -186,9 +186,8 @@ def _rehearse(blueprint: Any, agents: int, device: str) -> Invariance:
 
     def compute(part: slice) -> list[torch.Tensor]:
         trained, _ = learner.learn(state.rows(part), snapshot.rows(part), identity.rows(part))
-        network = blueprint.network
         with torch.inference_mode():
-            outputs = network.forward(network.bind(learner.policy(trained)), inputs[part].to(device))
+            outputs = learner.network.acting(learner.policy(trained))(inputs[part].to(device))
         return [outputs.clone(), *trained.tensors.values()]
 
     return probe(compute, agents)
