@@ -36,7 +36,6 @@ def save_training(folder: Path, training: ImportanceSamplingTraining, history: H
         "judged": training.judged,
         "right": training.right,
         "agent": hasattr(training.agent, "state"),
-        "numbers": [name for name, array in arrays.items() if array.ndim == 0],  # the store gives every array an axis
     }
     store.commit(Manifest(episode, {name: store.write(name, arrays)}, values))
     store.rotate(set(store.epochs()[-keep_last:]))
@@ -52,7 +51,6 @@ def load_training(folder: Path, training: ImportanceSamplingTraining) -> History
     if odd:
         raise CheckpointError(f"the stored training had another {', '.join(odd)}: go on with the same configuration")
     arrays = store.read(manifest, f"state-{manifest.epoch:06d}.safetensors")
-    arrays |= {name: arrays[name].reshape(()) for name in manifest.values["numbers"]}
     if manifest.values["agent"] and not hasattr(training.agent, "load_state"):
         raise CheckpointError(f"the stored agent has a state, {type(training.agent).__name__} has no load_state")
     parts = {part: _of(part, arrays) for part in ("buffer", "sampler", "judge", "agent")}

@@ -64,7 +64,8 @@ class Store:
 
     def write(self, name: str, arrays: Mapping[str, Array]) -> tuple[int, str]:
         """One file of arrays; its size and sha256."""
-        data = save({key: np.ascontiguousarray(value) for key, value in arrays.items()})
+        # `ascontiguousarray` would give a number without axes an axis.
+        data = save({key: np.asarray(value, order="C") for key, value in arrays.items()})
         write_atomically(self.folder / name, [data])
         return len(data), hashlib.sha256(data).hexdigest()
 

@@ -40,6 +40,18 @@ def test_what_was_written_is_read(store: Store) -> None:
     assert arrays["on"].tolist() == [True, False]
 
 
+def test_arrays_keep_their_shape_whatever_it_is_and_however_they_lie_in_memory(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    store.open_for_writing()
+    block = np.arange(24.0).reshape(2, 3, 4)
+    given = {"number": np.array(7), "none": np.zeros((0, 3)), "turned": block.T, "every_other": block[:, ::2, 1:]}
+    name = "state-000001.safetensors"
+    store.commit(Manifest(1, {name: store.write(name, given)}, {}))
+    found = store.read(store.manifest(1), name)
+    assert {key: array.shape for key, array in found.items()} == {key: array.shape for key, array in given.items()}
+    assert all(np.array_equal(found[key], array) for key, array in given.items())
+
+
 def test_every_flipped_bit_is_noticed(store: Store) -> None:
     draws = np.random.Generator(np.random.Philox(7))
     files = [store.folder / name for name in ("state-000003.safetensors", "epoch-000003.json")]
