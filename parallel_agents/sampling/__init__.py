@@ -3,7 +3,7 @@
 weights      the mathematics: shares, corrections, effective sample size
 classes      positions by class: O(1) add, evict and draw
 sumtree      positions by priority; priorities: both together
-rule         class counts -> batch shares
+rule         class counts -> batch shares; weighting: all options of a sampler, as one frozen value
 spread       class weights learned from gradients or returns
 worlds       weights of worlds from their factors
 importance   the sampler: draws, corrections, statistics, state
@@ -21,6 +21,7 @@ from parallel_agents.sampling.rule import CRISIS_PARENT, REGULAR_PARENT, ClassRu
 from parallel_agents.sampling.sampled import Sampled
 from parallel_agents.sampling.source import Source, sample_uniforms
 from parallel_agents.sampling.sumtree import SumTree
+from parallel_agents.sampling.weighting import Weighting
 from parallel_agents.sampling.worlds import WORLD_FACTORS, WorldRule, fit_world_rule
 
 __all__ = [
@@ -40,6 +41,7 @@ __all__ = [
     "Sampled",
     "Source",
     "SumTree",
+    "Weighting",
     "WorldRule",
     "fit_world_rule",
     "sample_uniforms",

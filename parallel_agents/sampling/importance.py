@@ -11,7 +11,6 @@ update), so two samplers in the same state draw the same.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
@@ -31,10 +30,11 @@ from parallel_agents.sampling import weights as maths
 from parallel_agents.sampling.classes import ClassIndex
 from parallel_agents.sampling.collapse import flag_collapse
 from parallel_agents.sampling.priorities import PriorityIndex
-from parallel_agents.sampling.rule import CRISIS_PARENT, REGULAR_PARENT, ClassRule, require_share
+from parallel_agents.sampling.rule import CRISIS_PARENT, REGULAR_PARENT, require_share
 from parallel_agents.sampling.sampled import Sampled, batch_statistics, class_statistics
 from parallel_agents.sampling.source import Source, sample_uniforms
 from parallel_agents.sampling.spread import ClassSpread
+from parallel_agents.sampling.weighting import Balance, Weighting
 from parallel_agents.sampling.worlds import WorldRule, fit_world_rule
 
 __all__ = ["ImportanceSampler"]
@@ -88,40 +88,40 @@ class ImportanceSampler:
         priorities: bool = False,
         max_weight: float | None = None,
         normalise: bool = True,
-        empty_class: Literal["refuse", "skip"] = "refuse",
+        empty_class: Literal["refuse", "skip"] | None = None,
         ess_floor: float = 0.1,
         seed: int = 0,
         agent: int = 0,
     ) -> None:
-        if class_weights is not None and CRISIS_PARENT in class_weights:
-            raise ConfigError(f"class_weights names {CRISIS_PARENT}: its weight is crisis_parent_weight")
-        self.rule = ClassRule(
-            weights={CRISIS_PARENT: crisis_parent_weight, REGULAR_PARENT: 1.0, **(class_weights or {})},
+        self.weighting = Weighting(
+            crisis_parent_weight=crisis_parent_weight,
             alpha=alpha,
-            minimum=min_crisis_parent_ratio,
-            target=target_share if focus_rare_events else None,
-            population=population_ratios,
+            beta=beta,
+            beta_frames=beta_frames,
+            min_crisis_parent_ratio=min_crisis_parent_ratio,
+            class_weights=None if class_weights is None else dict(class_weights),
+            population_ratios=None if population_ratios is None else dict(population_ratios),
+            temperature=temperature,
+            focus_rare_events=focus_rare_events,
+            target_share=target_share,
+            learned=learned,
+            max_weight=max_weight,
+            normalise=normalise,
             empty_class=empty_class,
         )
-        require_share("beta", beta)
         require_share("ess_floor", ess_floor)
-        _require_positive("temperature", temperature)
-        for name, number in (("beta_frames", beta_frames), ("max_weight", max_weight)):
-            if number is not None:
-                _require_positive(name, number)
         seeding.key(seed, seeding.Purpose.SAMPLE, agent)
         self.seed, self.agent = seed, agent
         self.updates = 0
-        self._beta, self._beta_frames, self._temperature = beta, beta_frames, temperature
-        self._max_weight, self._normalise, self._ess_floor = max_weight, normalise, ess_floor
+        self._ess_floor = ess_floor
         self._priorities = priorities
-        self._ids = {name: number for number, name in enumerate(self.rule.names)}
+        self._ids = {name: number for number, name in enumerate(self.event_types)}
         self._spread = ClassSpread(len(self._ids)) if learned else None
         self._drawn = np.zeros(len(self._ids), np.int64)
         self._worlds = WorldRule()
         self._source: Source | None = None
         self._last: Sampled | None = None
-        self._known: tuple[object, tuple[NDArray[np.float64], ...]] = (None, ())
+        self._known: tuple[object, Balance | None] = (None, None)
 
     @classmethod
     def from_value_shares(
@@ -147,7 +147,7 @@ class ImportanceSampler:
     @property
     def event_types(self) -> tuple[str, ...]:
         """The class names, in the order of their ids."""
-        return self.rule.names
+        return self.weighting.event_types
 
     def class_ids(self, event_types: str | Sequence[str]) -> NDArray[np.int64]:
         """Class ids (n,) of event types (n,)."""
@@ -193,19 +193,22 @@ class ImportanceSampler:
             raise ContractError(
                 f"a batch of {batch_size} was asked of a buffer of {len(index)} rows: give 1 .. {len(index)}"
             )
-        natural, shares, ratios = self._shares(index.counts, temperature)
-        drawn = index.draw(sample_uniforms(self.seed, self.agent, self.updates, batch_size), shares)
-        beta, scale, cut = self.beta, 1.0, 0.0
-        corrections = maths.corrections(ratios[drawn.classes] * drawn.density, beta)
-        if self._max_weight is not None:
-            corrections, cut = maths.clip_weights(corrections, self._max_weight)
-        if self._normalise:
-            largest = maths.corrections((ratios * index.least_density()).min(), beta, limit=self._max_weight)
+        balance, beta = self._balance(index.counts, temperature), self.beta
+        drawn = index.draw(sample_uniforms(self.seed, self.agent, self.updates, batch_size), balance.shares)
+        scale, cut = 1.0, 0.0
+        corrections = maths.corrections(balance.ratios[drawn.classes] * drawn.density, beta)
+        limit = self.weighting.max_weight
+        if limit is not None:
+            corrections, cut = maths.clip_weights(corrections, limit)
+        if self.weighting.normalise:
+            largest = maths.corrections((balance.ratios * index.least_density()).min(), beta, limit=limit)
             corrections, scale = corrections / largest, 1.0 / float(largest)
         # Kish's size, spelled out: weights made here need none of the checks of the public function.
         size = corrections.sum() ** 2 / (corrections @ corrections)
         flag_collapse(size, batch_size, self._ess_floor, _ADVICE)
-        self._last = Sampled(drawn.positions, drawn.classes, corrections, natural, shares, beta, scale, cut)
+        self._last = Sampled(
+            drawn.positions, drawn.classes, corrections, balance.natural, balance.shares, beta, scale, cut
+        )
         self._drawn += np.bincount(drawn.classes, minlength=len(self._ids))
         self.updates += 1
         return self._last
@@ -213,21 +216,17 @@ class ImportanceSampler:
     @property
     def beta(self) -> float:
         """The exponent of the corrections at the next update."""
-        return maths.annealed_beta(self.updates, self._beta, self._beta_frames)
+        return self.weighting.beta_at(self.updates)
 
-    def _shares(self, counts: NDArray[np.int64], temperature: float | None) -> tuple[NDArray[np.float64], ...]:
-        """Natural shares, batch shares and N P of each class (K,); kept while what they follow from stays."""
-        if temperature is None:
-            temperature = self._temperature
+    def _balance(self, counts: NDArray[np.int64], temperature: float | None) -> Balance:
+        """Shares and N P of each class; kept while what they follow from stays."""
         learned = self._learned()
         follows_from = (counts.tobytes(), temperature, None if learned is None else learned.tobytes())
-        if follows_from != self._known[0]:
-            _require_positive("temperature", temperature)
-            natural, shares = self.rule.shares(counts, learned=learned, temperature=temperature)
-            self._known = follows_from, (natural, shares, maths.class_ratios(natural, shares))
-            for array in self._known[1]:
-                array.setflags(write=False)  # batches hand them out
-        return self._known[1]
+        known = self._known[1]
+        if known is None or follows_from != self._known[0]:
+            known = self.weighting.balance(counts, learned=learned, temperature=temperature)
+            self._known = follows_from, known
+        return known
 
     def _learned(self) -> NDArray[np.float64] | None:
         return None if self._spread is None else self._spread.multipliers()
@@ -268,7 +267,7 @@ class ImportanceSampler:
         errors = np.asarray(td_errors, np.float64)
         if not np.isfinite(errors).all():
             raise NonFiniteError("TD errors hold NaN or infinity: no priority follows from them")
-        index.update_priorities(indices, (np.abs(errors) + _LEAST_ERROR) ** self.rule.alpha)
+        index.update_priorities(indices, (np.abs(errors) + _LEAST_ERROR) ** self.weighting.alpha)
 
     # Worlds
 
@@ -283,13 +282,13 @@ class ImportanceSampler:
 
     def _value_multiplier(self) -> float:
         """What a crisis parent is worth, a regular parent being 1."""
-        return self.rule.weights[CRISIS_PARENT] / self.rule.weights[REGULAR_PARENT]
+        return self.weighting.rule.weights[CRISIS_PARENT] / self.weighting.rule.weights[REGULAR_PARENT]
 
     # Telling
 
     def predicted_shares(self, temperature: float | None = None) -> dict[str, float]:
         """The share of each class in the next batch."""
-        _, shares, _ = self._shares(self._attached().index.counts, temperature)
+        shares = self._balance(self._attached().index.counts, temperature).shares
         return dict(zip(self.event_types, shares.tolist(), strict=True))
 
     def measured_shares(self) -> dict[str, float]:
@@ -300,14 +299,14 @@ class ImportanceSampler:
     def statistics(self) -> dict[str, float]:
         """Class weights and progress, and what the last batch was like, under their metric names."""
         learned = self._learned()
-        weights = self.rule.multipliers() if learned is None else learned / learned.min()
+        weights = self.weighting.rule.multipliers() if learned is None else learned / learned.min()
         found: dict[str, float] = {"updates": self.updates, "beta": self.beta}
         found |= {f"{name}_weight": float(w) for name, w in zip(self.event_types, weights, strict=True)}
         found |= {f"{name}_measured_share": share for name, share in self.measured_shares().items()}
         if self._last is not None:
             found |= batch_statistics(self._last, self.event_types)
             if not self._priorities:
-                found |= class_statistics(self._last, self._max_weight)
+                found |= class_statistics(self._last, self.weighting.max_weight)
         return found
 
     # Storing
@@ -332,8 +331,3 @@ class ImportanceSampler:
             self._spread.load_state({k.removeprefix("spread."): v for k, v in state.items() if k.startswith("spread.")})
         self.updates, self._drawn, self._last = int(state["updates"]), drawn, None
         self._worlds = WorldRule(tuple(float(x) for x in state["world_exponents"]))
-
-
-def _require_positive(name: str, value: float) -> None:
-    if not (math.isfinite(value) and value > 0):
-        raise ConfigError(f"{name} is {value}: give a finite number above 0")

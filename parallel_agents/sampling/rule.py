@@ -43,8 +43,9 @@ class ClassRule:
     """batch share of the rare class, whatever its multiplier"""
     population: Mapping[str, float] | None = None
     """the shares that corrections restore; None: those of the buffer"""
-    empty_class: Literal["refuse", "skip"] = "refuse"
-    """what to do when a class that was promised a share has no rows: refuse, or share out among the others"""
+    empty_class: Literal["refuse", "skip"] | None = None
+    """what to do when a class that was promised a share has no rows: refuse, or share out among the others; None:
+    refuse where a target or a population was given, while a minimum waits for the first row of its class"""
 
     def __post_init__(self) -> None:
         for name, weight in self.weights.items():
@@ -62,8 +63,8 @@ class ClassRule:
             require_share("target_share", self.target, above=0.0, below=1.0)
             if self.target < self.minimum:
                 raise ConfigError(f"target_share {self.target} is below min_crisis_parent_ratio {self.minimum}")
-        if self.empty_class not in ("refuse", "skip"):
-            raise ConfigError(f"empty_class is {self.empty_class!r}: give 'refuse' or 'skip'")
+        if self.empty_class not in ("refuse", "skip", None):
+            raise ConfigError(f"empty_class is {self.empty_class!r}: give 'refuse', 'skip' or None")
         if self.population is not None:
             self._check_population(self.population)
 
@@ -111,10 +112,10 @@ class ClassRule:
         return natural / natural.sum(), shares
 
     def _check_promises(self, counts: NDArray[np.int64]) -> None:
-        """A minimum or a target promises a share to the rare class, a given population to every class."""
+        """A target, or a minimum, promises a share to the rare class, a given population to every class."""
         if self.empty_class == "skip":
             return
-        promised = self.target is not None or self.minimum > 0
+        promised = self.target is not None or (self.minimum > 0 and self.empty_class == "refuse")
         for name, count in zip(self.names, counts, strict=True):
             if count == 0 and (self.population is not None or (promised and name == self.rare)):
                 raise ContractError(

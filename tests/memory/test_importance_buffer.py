@@ -27,7 +27,7 @@ CRISIS, REGULAR = "crisis_parent", "regular_parent"
 
 
 def make(capacity=50, kind=ImportanceSamplingReplayBuffer, metadata_rows=10_000, **options):
-    options = {"alpha": 1.0, "beta": 1.0, "empty_class": "skip", **options}
+    options = {"alpha": 1.0, "beta": 1.0, **options}
     return kind(capacity, (2,), ImportanceSampler(**options), metadata_rows=metadata_rows)
 
 

@@ -145,7 +145,7 @@ def test_equal_weights_are_uniform_sampling_with_corrections_of_exactly_one(atta
 
 @pytest.mark.parametrize("counts", [[0, 500], [500, 0]])
 def test_one_class_alone_is_uniform_sampling_byte_for_byte(attach: Attach, counts: list[int]) -> None:
-    sampler = ImportanceSampler(5.0, seed=11, agent=3, empty_class="skip")
+    sampler = ImportanceSampler(5.0, seed=11, agent=3)
     source = attach(sampler, counts)
     source.index.assign(np.arange(120), int(counts[0] == 0))  # the ring has come round
     for update in range(5):
@@ -325,7 +325,7 @@ def test_collapse_of_the_effective_size_is_flagged_before_anything_changes(attac
         ({"beta_frames": 0}, "beta_frames is 0"),
         ({"max_weight": -1.0}, "max_weight is -1.0"),
         ({"ess_floor": 2.0}, "ess_floor is 2.0"),
-        ({"empty_class": "ignore"}, "empty_class is 'ignore': give 'refuse' or 'skip'"),
+        ({"empty_class": "ignore"}, "empty_class is 'ignore': give 'refuse', 'skip' or None"),
         ({"population_ratios": {"crisis_parent": 1.0}}, "give one for each of"),
         ({"population_ratios": {"crisis_parent": 0.1, "regular_parent": 0.8}}, "they must add up to 1"),
         ({"population_ratios": {"crisis_parent": 0.0, "regular_parent": 1.0}}, r"give a number in \(0, 1\]"),
@@ -338,23 +338,28 @@ def test_options_that_cannot_work_are_named(options: dict[str, Any], message: st
 
 
 def test_an_empty_class_is_refused_where_it_was_promised_a_share(attach: Attach) -> None:
-    promised: list[dict[str, Any]] = [{}, {"focus_rare_events": True}, {"population_ratios": SHARES}]
-    for options in promised:
+    promised: list[dict[str, Any]] = [{"focus_rare_events": True}, {"population_ratios": SHARES}]
+    for options in [*promised, {"empty_class": "refuse"}]:
         sampler = ImportanceSampler(**options)
         attach(sampler, [0, 50])
         with pytest.raises(ContractError, match="class crisis_parent is to have a share of every batch"):
             sampler.draw(8)
         assert sampler.updates == 0
+    for options in promised:
         skipping = ImportanceSampler(empty_class="skip", **options)
         attach(skipping, [0, 50])
         assert (skipping.draw(8).classes == 1).all()
-    free = ImportanceSampler(min_crisis_parent_ratio=0.0)
-    attach(free, [0, 50])
-    assert (free.draw(8).weights == 1.0).all()
+
+
+def test_a_minimum_waits_for_the_first_row_of_its_class(attach: Attach) -> None:
+    for options in ({}, {"min_crisis_parent_ratio": 0.5}, {"min_crisis_parent_ratio": 0.0, "empty_class": "refuse"}):
+        sampler = ImportanceSampler(**options)  # type: ignore[arg-type]
+        attach(sampler, [0, 50])
+        assert (sampler.draw(8).weights == 1.0).all()
 
 
 def test_a_class_that_fills_up_later_is_drawn_then(attach: Attach) -> None:
-    sampler = ImportanceSampler(empty_class="skip")
+    sampler = ImportanceSampler()
     source = attach(sampler, [0, 50])
     sampler.draw(8)
     source.index.assign([3], sampler.class_ids("crisis_parent"))

@@ -85,7 +85,6 @@ class ImportanceSamplingTrainingConfiguration:
             beta_frames=frames or max(1, self.simulation_episodes * self.max_steps // self.train_interval),
             learned=self.learned_weights,
             priorities=self.priorities,
-            empty_class="skip",
             seed=self.seed,
         )
 

@@ -50,7 +50,6 @@ class SamplingSetting:
             self.beta,
             temperature=self.temperature,
             beta_frames=None,
-            empty_class="skip",
             seed=seed,
         )
 
