@@ -318,6 +318,8 @@ def _typed(value: Any, hint: Any, name: str) -> Any:
             if isinstance(value, int | float) and not isinstance(value, bool):
                 with suppress(OverflowError):  # a whole number beyond every float
                     return float(value)
+        elif option is Any:
+            return value
         elif option is int:
             if isinstance(value, int) and not isinstance(value, bool):
                 return value

@@ -64,6 +64,9 @@ class World(Protocol):
     def dones(self) -> tuple[Array, Array] | None:
         """(N, W) terminated and (N, W) truncated, as they are after this turn; None if nothing ended."""
 
+    def events(self) -> tuple[Array, Array | None] | None:
+        """(N, W) kinds of events and (N, W) values of this turn; None if they are not told apart."""
+
 
 class Network(Protocol):
     """An architecture whose parameters are one row per agent."""

@@ -85,6 +85,10 @@ class Agent:
         """True once the agent's episode has come to its end."""
         return bool(getattr(world, "is_done", False))
 
+    def event_type(self, world: Any) -> str | None:
+        """What kind of event the last action was, asked where agents draw by event class; None: its reward decides."""
+        return None
+
     def add_memory(self, state: Any, action: Any, reward: float, done: bool) -> None:
         """Keep a transition; by default in the model's own memory, where it has one."""
         memory = getattr(self.model, "memory", None)

@@ -40,6 +40,8 @@ class Environment:
 
     default_config: ClassVar[Mapping[str, Any]] = {}
     """Sections and keys that a given configuration is laid over."""
+    event_types: ClassVar[Sequence[str]] = ("crisis_parent", "regular_parent")
+    """Names of the kinds of events that `events` tells; read by agents that draw by event class."""
 
     def __init__(
         self,
@@ -264,6 +266,24 @@ class Environment:
             return None
         terminated = np.array([[bool(agent.is_done(world)) for agent in agents] for _, world, agents in self._each()]).T
         return terminated, np.zeros_like(terminated)
+
+    def events(self) -> tuple[Array, Array | None] | None:
+        """(N, W) places in `event_types` (-1: no label) and (N, W) values of what the last actions brought.
+
+        Asked after each turn if some agent draws by event class. Values None: the rewards. None: no labels either;
+        then what lies above a percentile of an agent's rewards is rare.
+        """
+        if self.vectorised or all(type(agent).event_type is Agent.event_type for agent in self.agents):
+            return None
+        places: dict[str | None, int] = {name: place for place, name in enumerate(self.event_types)}
+        places[None] = -1
+        told = [[agent.event_type(world) for agent in agents] for _, world, agents in self._each()]
+        for name in {name for own in told for name in own} - set(places):
+            raise ContractError(
+                f"an agent's event_type(world) gave {name!r}: {type(self).__name__}.event_types are "
+                f"{', '.join(self.event_types)}"
+            )
+        return np.array([[places[name] for name in own] for own in told]).T, None
 
     @property
     def gives_state(self) -> bool:

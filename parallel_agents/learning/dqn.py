@@ -80,7 +80,7 @@ class DQNLearner:
             norms.append(norm)
         new["updates"].copy_(torch.from_numpy(pace.updates))
         done = pace.updates - state["updates"].cpu().numpy()
-        metrics = {"loss": _mean(losses), "gradient_norm": _mean(norms)}
+        metrics = {"loss": _mean(losses), "gradient_norm": _mean(norms), **_sampling(snapshot)}
         result = RoundResult(
             snapshot.round, done, self.updates * snapshot["ready"] - done, metrics, seconds=time.perf_counter() - began
         )
@@ -136,6 +136,19 @@ class Pace:
         due = self.updates % np.maximum(self._interval, 1) == 0
         share = np.where(self._interval > 0, due, self._tau) * np.asarray(accepted)
         return torch.from_numpy(share.astype(np.float32)).to(self._soft.device)[:, None]
+
+
+def _sampling(snapshot: Snapshot) -> dict[str, Array]:
+    """(N,) what samples drawn by event class were like; nothing where they were drawn uniformly."""
+    if "rare" not in snapshot.columns:
+        return {}
+    weights = snapshot["weights"].astype(np.float64)
+    return {
+        "crisis_parent_ratio_in_batch": snapshot["rare"].mean(1),
+        "importance_weights_mean": weights.mean(1),
+        "importance_weights_std": weights.std(1),
+        "effective_sample_share": weights.mean(1) ** 2 / (weights**2).mean(1),
+    }
 
 
 def _mean(values: list[Tensor]) -> Array:

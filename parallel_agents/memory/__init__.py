@@ -1,6 +1,7 @@
 """KEEP: one buffer per agent, and snapshots of what a round will read."""
 
 from parallel_agents.memory.buffer import Buffer, ThreadSafeBuffer
+from parallel_agents.memory.events import EVENT_COLUMNS, UNLABELLED, EventWeighting, draw_classed, draw_rows
 from parallel_agents.memory.importance import (
     ImportanceSamplingReplayBuffer,
     ThreadSafeImportanceSamplingReplayBuffer,
@@ -8,10 +9,15 @@ from parallel_agents.memory.importance import (
 from parallel_agents.memory.ring import Ring, RingShape
 
 __all__ = [
+    "EVENT_COLUMNS",
+    "UNLABELLED",
     "Buffer",
+    "EventWeighting",
     "ImportanceSamplingReplayBuffer",
     "Ring",
     "RingShape",
     "ThreadSafeBuffer",
     "ThreadSafeImportanceSamplingReplayBuffer",
+    "draw_classed",
+    "draw_rows",
 ]

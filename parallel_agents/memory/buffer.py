@@ -12,6 +12,7 @@ from typing import Any, Self
 import numpy as np
 
 from parallel_agents.errors import ConfigError, NonFiniteError, ShapeError
+from parallel_agents.memory.events import EVENT_TYPE, EVENT_VALUE, UNLABELLED
 from parallel_agents.memory.incoming import detached
 from parallel_agents.memory.ring import Ring, RingShape
 from parallel_agents.seeding import Purpose, generator
@@ -97,6 +98,8 @@ class Buffer:
             raise ShapeError(
                 f"add() keeps one world's transition, this buffer has {self.shape.worlds} worlds: use add_turn()"
             )
+        if EVENT_TYPE in self.shape.extras:
+            extras = {EVENT_TYPE: UNLABELLED, EVENT_VALUE: reward, **extras}
         if set(extras) != set(self.shape.extras):
             raise ShapeError(
                 f"add() was given the columns {sorted(extras)}, the buffer has {sorted(self.shape.extras)}"
@@ -107,6 +110,9 @@ class Buffer:
         columns = {name: _one(name, value, self.shape.extras[name], "float32") for name, value in extras.items()}
         if not np.isfinite(observation).all() or not np.isfinite(reward):
             raise NonFiniteError("add() was given an observation or reward with NaN or infinity")
+        for name, column in columns.items():
+            if not np.isfinite(column).all():
+                raise NonFiniteError(f"add() was given {name} with NaN or infinity")
         no = np.zeros((1, 1), np.bool_)
         with self.locked():
             turn = Transitions(

@@ -47,6 +47,10 @@ class Blueprint(Protocol):
         """True where the environment gives such masks."""
 
     @property
+    def importance(self) -> bool:
+        """True where rows are drawn by event class; then the ring keeps event types and values."""
+
+    @property
     def on_policy(self) -> bool:
         """True where a round learns from everything since the last one, and then it is gone."""
 
@@ -67,14 +71,14 @@ class Blueprint(Protocol):
     ) -> tuple[Array, dict[str, Array]]:
         """Network outputs (N, W, out) -> actions (N, W) and further columns to keep."""
 
-    def explore(self, hyper: Mapping[str, float], epoch: int) -> float:
+    def explore(self, hyper: Mapping[str, Any], epoch: int) -> float:
         """How much one agent explores in an epoch."""
 
     def snapshot(
         self,
         ring: Ring,
         identity: Identity,
-        hyper: Sequence[Mapping[str, float]],
+        hyper: Sequence[Mapping[str, Any]],
         round_: int,
         updates: int,
         world: int = 0,
@@ -84,7 +88,7 @@ class Blueprint(Protocol):
     def rehearsal(self, agents: int, *, updates: int) -> Snapshot:
         """A made-up snapshot at the real shapes, for the probe."""
 
-    def rehearsal_hyper(self) -> dict[str, float]:
+    def rehearsal_hyper(self) -> dict[str, Any]:
         """Hyper-parameters for the probe."""
 
 
@@ -99,7 +103,7 @@ class Model:
     slow = False
     """True for models whose `take_action` waits for something outside (a service, an LLM)."""
 
-    def __init__(self, blueprint: Blueprint, hyper: Mapping[str, float]) -> None:
+    def __init__(self, blueprint: Blueprint, hyper: Mapping[str, Any]) -> None:
         self.blueprint = blueprint
         self.hyper = dict(hyper)
         self.frozen = False
@@ -177,6 +181,12 @@ class Model:
     @memory.setter
     def memory(self, memory: Buffer) -> None:
         self._memory = memory
+
+    @property
+    def event_types(self) -> tuple[str, ...]:
+        """The event types this agent tells apart, in the order of their ids; none where it draws uniformly."""
+        weighting = self.hyper.get("importance")
+        return () if weighting is None else weighting.event_types
 
     # -- the calls users make --------------------------------------------------------------------------------
 

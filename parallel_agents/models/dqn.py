@@ -14,8 +14,8 @@ from parallel_agents.acting import EPSILON_SLOTS, epsilon_greedy
 from parallel_agents.config import build_section
 from parallel_agents.errors import ConfigError
 from parallel_agents.learning import DQNLearner, Normalising
-from parallel_agents.memory import Ring, RingShape
-from parallel_agents.models.base import Model
+from parallel_agents.memory import EVENT_COLUMNS, EventWeighting, Ring, RingShape, draw_rows
+from parallel_agents.models.base import DIRECT, Model
 from parallel_agents.networks import MLP
 from parallel_agents.seeding import Purpose, generator
 from parallel_agents.types import Array, Identity, Snapshot
@@ -55,6 +55,8 @@ class ReplayOptions:
     """See observations in units of their mean and deviation so far."""
     normalise_rewards: bool = False
     """Count rewards in units of the deviation of returns so far."""
+    importance: dict[str, Any] | None = None
+    """Draw by event class, with corrections: the options of `EventWeighting`, {} for its defaults; None: uniformly."""
 
     def __post_init__(self) -> None:
         for name in ("n_step", "n_frames", "batch_size", "updates_per_round", "buffer_size"):
@@ -103,6 +105,8 @@ class ReplayBlueprint:
     normalise: tuple[bool, bool] = (False, False)
     """Observations, rewards."""
     masked: bool = False
+    importance: bool = False
+    """Rows are drawn by event class; how is each agent's own matter."""
     slots: int = EPSILON_SLOTS
     on_policy: bool = False
 
@@ -117,7 +121,9 @@ class ReplayBlueprint:
     @property
     def ring(self) -> RingShape:
         choices = self.choices if self.masked else 0
-        return RingShape(self.capacity, self.observation, self.worlds, self.n_frames, choices=choices)
+        extras = EVENT_COLUMNS if self.importance else {}
+        shape = (self.capacity, self.observation, self.worlds, self.n_frames)
+        return RingShape(*shape, extras=extras, choices=choices)
 
     def in_units(self, learner: Any) -> Any:
         """The learner itself, or in units of what each agent has met."""
@@ -131,27 +137,36 @@ class ReplayBlueprint:
     def closing(self, outputs: Array) -> dict[str, Array]:
         return {}
 
-    def explore(self, hyper: Mapping[str, float], epoch: int) -> float:
+    def explore(self, hyper: Mapping[str, Any], epoch: int) -> float:
         share = min(1.0, max(0, epoch - 1) / max(1.0, hyper["epsilon_epochs"]))
-        return hyper["epsilon"] + (hyper["epsilon_final"] - hyper["epsilon"]) * share
+        return float(hyper["epsilon"] + (hyper["epsilon_final"] - hyper["epsilon"]) * share)
 
     def snapshot(
         self,
         ring: Ring,
         identity: Identity,
-        hyper: Sequence[Mapping[str, float]],
+        hyper: Sequence[Mapping[str, Any]],
         round_: int,
         updates: int,
         world: int = 0,
     ) -> Snapshot:
-        """Uniform samples of each agent's own buffer; an agent with too little is not `ready`."""
-        samples = updates * self.batch
-        draws = np.empty((len(identity), samples))
+        """Samples of each agent's own buffer, uniform or by class; an agent with too little is not `ready`."""
+        kinds = 2 if self.importance else 1  # of numbers a sample needs: for its place, and for its class
+        draws = np.empty((len(identity), kinds, updates * self.batch))
         for row, seed, agent in zip(draws, identity.seeds, identity.agents, strict=True):
             generator(seed, Purpose.SAMPLE, agent=agent, world=world, epoch=round_).random(out=row)
         gammas = np.array([own["gamma"] for own in hyper])
-        columns = ring.gather(ring.serials(draws), n_step=self.n_step, gammas=gammas)
-        return Snapshot(round_, {**columns, "ready": ring.sizes() >= max(1, self.learning_starts)})
+        serials, weights = ring.serials(draws[:, 0]), {}
+        if self.importance:
+            done = world - DIRECT if world else max(0, round_ - 1) * self.updates
+            drawn = [
+                draw_rows(ring, row, own["importance"], draws[row], batch=self.batch, done=done)
+                for row, own in enumerate(hyper)
+            ]
+            serials = np.stack([own.rows for own in drawn])
+            weights = {name: np.stack([getattr(own, name) for own in drawn]) for name in ("weights", "rare")}
+        columns = ring.gather(serials, n_step=self.n_step, gammas=gammas)
+        return Snapshot(round_, {**columns, **weights, "ready": ring.sizes() >= max(1, self.learning_starts)})
 
     def rehearsal(self, agents: int, *, updates: int) -> Snapshot:
         draws = generator(0, Purpose.SAMPLE, world=1)
@@ -168,9 +183,11 @@ class ReplayBlueprint:
         if self.masked:
             columns["next_masks"] = draws.random((*block, self.actions)) < 0.8
             columns["next_masks"][..., 0] = True
+        if self.importance:
+            columns |= {"weights": draws.random(block, np.float32), "rare": draws.random(block) < 0.5}
         return Snapshot(0, columns)
 
-    def rehearsal_hyper(self) -> dict[str, float]:
+    def rehearsal_hyper(self) -> dict[str, Any]:
         return replay_hyper(ReplayOptions(clip=1e-3))  # so small that clipping takes part
 
 
@@ -221,10 +238,11 @@ def replay(options: Any, obs_shape: int | tuple[int, ...], n_actions: int, world
         "learning_starts": options.learning_starts,
         "capacity": options.buffer_size,
         "normalise": (options.normalise_observations, options.normalise_rewards),
+        "importance": options.importance is not None,
     }
 
 
-def replay_hyper(options: ReplayOptions) -> dict[str, float]:
+def replay_hyper(options: ReplayOptions) -> dict[str, Any]:
     """The values that may differ between the rows of a stack."""
     names = (
         "lr",
@@ -237,5 +255,7 @@ def replay_hyper(options: ReplayOptions) -> dict[str, float]:
         "epsilon_final",
         "epsilon_epochs",
     )
-    own = {name: float(getattr(options, name)) for name in names}
+    own: dict[str, Any] = {name: float(getattr(options, name)) for name in names}
+    if options.importance is not None:
+        own["importance"] = build_section(EventWeighting, options.importance, "model.importance")
     return {**own, "lr_final": options.lr if options.lr_final is None else options.lr_final}

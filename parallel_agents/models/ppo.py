@@ -89,6 +89,8 @@ class PPOBlueprint:
     """Observations, rewards."""
     masked: bool = False
     """True where the environment says which actions are allowed."""
+    importance: bool = False
+    """Samples are drawn by event class; how is each agent's own matter."""
     capacity: int = 0
     """Set for acting without learning; 0: what a round needs."""
     on_policy: bool = True
@@ -161,14 +163,14 @@ class PPOBlueprint:
     def closing(self, outputs: Array) -> dict[str, Array]:
         return {"value": outputs[..., -1]}
 
-    def explore(self, hyper: Mapping[str, float], epoch: int) -> float:
+    def explore(self, hyper: Mapping[str, Any], epoch: int) -> float:
         return 1.0
 
     def snapshot(
         self,
         ring: Ring,
         identity: Identity,
-        hyper: Sequence[Mapping[str, float]],
+        hyper: Sequence[Mapping[str, Any]],
         round_: int,
         updates: int,
         world: int = 0,
@@ -217,7 +219,7 @@ class PPOBlueprint:
             columns["masks"] = np.ones((*block, self.choices), np.bool_)
         return Snapshot(0, columns)
 
-    def rehearsal_hyper(self) -> dict[str, float]:
+    def rehearsal_hyper(self) -> dict[str, Any]:
         return _hyper(PPOOptions(clip=1e-3))  # small enough to take effect, so that the probe sees how it clips
 
 
@@ -271,7 +273,7 @@ class PPO(Model):
         return float(result.metrics["loss"][0])
 
 
-def _hyper(options: PPOOptions) -> dict[str, float]:
+def _hyper(options: PPOOptions) -> dict[str, Any]:
     """The values that may differ between the rows of a stack."""
     names = ("lr", "lr_updates", "clip", "ratio_clip", "value_clip", "value_weight", "entropy", "gamma", "target_kl")
     own = {name: float(getattr(options, name)) for name in names}

@@ -17,6 +17,7 @@ import numpy as np
 from parallel_agents.errors import ActionError, ContractError, DeadlineError, ParallelAgentsError, RunError
 from parallel_agents.models import Model, Stack, group
 from parallel_agents.runtime.background import in_background
+from parallel_agents.runtime.events import class_ids, event_columns
 from parallel_agents.runtime.intake import Intake, Masks, Seat, mask_of
 from parallel_agents.runtime.plan import Plan
 from parallel_agents.runtime.turn import Acts, Outcome
@@ -54,9 +55,20 @@ class Crew:
             seat: self._body(seat).model.memory for seat in self.alone if _remembers_as_usual(self._body(seat))
         }
         """Buffers of learners that act by themselves and remember as everybody does."""
+        self._event_ids = {
+            seat: class_ids(self.environments[seat.environment], self._body(seat))
+            for seat in (*stacked, *self._own_buffers)
+            if self._body(seat).model.event_types
+        }
+        """What the environment's event types are called by agents that draw by them."""
         self._everyone = np.ones(len(self.seats), np.bool_)
         self.recomputed = 0
         self.chosen = 0
+
+    @property
+    def keeps_events(self) -> bool:
+        """True where somebody draws by event class."""
+        return bool(self._event_ids)
 
     def _grouped(self, stacked: Sequence[Seat]) -> list[list[Seat]]:
         """Seats that share a stack. Environments that take their own turns share none: those do not coincide."""
@@ -210,7 +222,7 @@ class Crew:
                     first=self._of(members, outcome.first),
                     present=self._present(members, outcome),
                     version=stack.inference.version,
-                    extras=acts.extras[index],
+                    extras=acts.extras[index] | self._events_of(members, outcome),
                 )
             )
         for seat, observation in acts.alone_saw.items():
@@ -235,7 +247,14 @@ class Crew:
         present = np.array([outcome.present[k]])
         seen = np.asarray(observation, np.float32)[None]
         actions = np.asarray(acts.alone.get(seat, np.zeros(self.worlds, np.int64)))[None]
-        return Transitions(seen, actions, rewards, terminated, truncated, acted, first, present, version=0)
+        told = self._events_of([seat], outcome)
+        return Transitions(seen, actions, rewards, terminated, truncated, acted, first, present, version=0, extras=told)
+
+    def _events_of(self, members: Sequence[Seat], outcome: Outcome) -> dict[str, Array]:
+        """Event types and values (N, W) of the members, who all draw by event class or none of them does."""
+        if members[0] not in self._event_ids:
+            return {}
+        return event_columns(members, self._event_ids, outcome.events, self.worlds)
 
     def close_epoch(self, seen: Sequence[Any], masks: Sequence[Masks], *, ended: bool) -> None:
         """Keep what the last turn led to."""

@@ -14,6 +14,7 @@ import numpy as np
 
 from parallel_agents.errors import NonFiniteError, ParallelAgentsError, ShapeError, WorldError
 from parallel_agents.runtime.crew import Crew, Seat
+from parallel_agents.runtime.events import told_events
 from parallel_agents.runtime.turn import Acts, Outcome, all_finite
 from parallel_agents.types import Array
 
@@ -159,6 +160,8 @@ class Loop:
                 f"(epoch {self.epoch}, turn {self.turn}): check the environment's rewards"
             )
         outcome.acted[k], outcome.present[k] = acted, True
+        if self._remembers and self.crew.keeps_events:
+            outcome.events[k] = told_events(env, rewards)
         env.credit(rewards)
         self.returns[k] += rewards
         self.transitions += int(np.count_nonzero(acted))

@@ -11,7 +11,10 @@ from numba import njit
 
 from parallel_agents.types import Array
 
-__all__ = ["Acts", "Outcome", "all_finite"]
+__all__ = ["Acts", "Events", "Outcome", "all_finite"]
+
+Events = tuple[Array, Array]
+"""(N, W) event types and (N, W) values of a turn's transitions."""
 
 
 @dataclass(slots=True)
@@ -40,13 +43,15 @@ class Outcome:
     acted: list[Array]
     first: list[Array]
     present: list[bool]
+    events: list[Events | None]
+    """None where nobody asks for them"""
 
     @classmethod
     def nothing(cls, nobody: Sequence[Array], first: Sequence[Array]) -> Outcome:
         """nobody: an (N, W) array of False per environment, shared and never written to."""
         none = list(nobody)
         zeros = [np.zeros(own.shape, np.float32) for own in nobody]
-        return cls(zeros, none, list(none), list(none), list(first), [False] * len(none))
+        return cls(zeros, none, list(none), list(none), list(first), [False] * len(none), [None] * len(none))
 
 
 @njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]

@@ -11,8 +11,8 @@ events       experience -> event type, by label, words, behaviour, campaign or v
 estimate     weighted means with their errors, for off-policy evaluation
 """
 
-from parallel_agents.sampling.classes import ClassIndex, Draw, uniform_positions
-from parallel_agents.sampling.collapse import EffectiveSampleSizeWarning
+from parallel_agents.sampling.classes import ClassIndex, Draw, draw_by_class, uniform_positions
+from parallel_agents.sampling.collapse import EffectiveSampleSizeWarning, flag_collapse
 from parallel_agents.sampling.estimate import Estimate, weighted_estimate
 from parallel_agents.sampling.events import CRISIS_INDICATORS, Decision, ExperienceAggregator
 from parallel_agents.sampling.importance import ImportanceSampler
@@ -20,6 +20,7 @@ from parallel_agents.sampling.priorities import PriorityIndex
 from parallel_agents.sampling.rule import CRISIS_PARENT, REGULAR_PARENT, ClassRule
 from parallel_agents.sampling.sampled import Sampled
 from parallel_agents.sampling.source import Source, sample_uniforms
+from parallel_agents.sampling.spread import ClassSpread
 from parallel_agents.sampling.sumtree import SumTree
 from parallel_agents.sampling.weighting import Weighting
 from parallel_agents.sampling.worlds import WORLD_FACTORS, WorldRule, fit_world_rule
@@ -31,6 +32,7 @@ __all__ = [
     "WORLD_FACTORS",
     "ClassIndex",
     "ClassRule",
+    "ClassSpread",
     "Decision",
     "Draw",
     "EffectiveSampleSizeWarning",
@@ -43,7 +45,9 @@ __all__ = [
     "SumTree",
     "Weighting",
     "WorldRule",
+    "draw_by_class",
     "fit_world_rule",
+    "flag_collapse",
     "sample_uniforms",
     "uniform_positions",
     "weighted_estimate",

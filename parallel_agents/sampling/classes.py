@@ -33,7 +33,7 @@ from numpy.typing import ArrayLike, NDArray
 from parallel_agents.errors import CheckpointError, ConfigError, ContractError, ShapeError
 from parallel_agents.sampling.arrays import filled, positions_below
 
-__all__ = ["ClassIndex", "Draw", "uniform_positions"]
+__all__ = ["ClassIndex", "Draw", "choose_classes", "draw_by_class", "uniform_positions"]
 
 _ABSENT = -1
 _FINE, _OUTSIDE, _EMPTY = 0, 1, 2
@@ -104,9 +104,7 @@ class ClassIndex:
 
     def draw(self, uniforms: NDArray[np.float64], shares: NDArray[np.float64]) -> Draw:
         """Rows for uniforms (B, 2) in [0, 1): a class by `shares` (K,), then a place within it."""
-        classes = self._choose(uniforms, shares)
-        positions = np.empty_like(classes)
-        _pick(self._order, self._bounds, classes, uniforms, positions)
+        positions, classes = draw_by_class(self._order, self._bounds, uniforms, shares)
         return Draw(positions, classes, np.ones(len(uniforms)))
 
     def least_density(self) -> NDArray[np.float64]:
@@ -134,22 +132,38 @@ class ClassIndex:
         self._class[:] = _ABSENT
         self._class[order] = np.repeat(np.arange(counts.size), counts)
 
-    def _choose(self, uniforms: NDArray[np.float64], shares: NDArray[np.float64]) -> NDArray[np.int64]:
-        """Class ids (B,) with the given shares (K,), by the first number of uniforms (B, 2)."""
-        if uniforms.ndim != 2 or uniforms.shape[1] != 2:
-            raise ShapeError(f"uniforms have shape {uniforms.shape}: give (batch, 2), for a class and a place")
-        if shares.shape != (len(self._bounds) - 1,):
-            raise ShapeError(f"shares have shape {shares.shape}: give one for each of {len(self._bounds) - 1} classes")
-        classes = np.empty(len(uniforms), np.int64)
-        fault = _choose(np.cumsum(shares), self._bounds, uniforms, classes)
-        if fault == _OUTSIDE:
-            raise ContractError("uniforms lie outside [0, 1): draw them with parallel_agents.seeding")
-        if fault == _EMPTY:
-            raise ContractError(
-                f"a class without rows came up: shares {shares.tolist()}, rows {self.counts.tolist()}; "
-                "give an empty class no share"
-            )
-        return classes
+
+def draw_by_class(
+    order: NDArray[np.int32], bounds: NDArray[np.int64], uniforms: NDArray[np.float64], shares: NDArray[np.float64]
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Entries of `order`, sorted by class with class k at bounds[k] : bounds[k + 1], and their class ids (B,).
+
+    uniforms (B, 2) in [0, 1) say which class, by `shares` (K,), and which place within it.
+    """
+    classes = choose_classes(bounds, uniforms, shares)
+    entries = np.empty_like(classes)
+    _pick(order, bounds, classes, uniforms, entries)
+    return entries, classes
+
+
+def choose_classes(
+    bounds: NDArray[np.int64], uniforms: NDArray[np.float64], shares: NDArray[np.float64]
+) -> NDArray[np.int64]:
+    """Class ids (B,) with the given shares (K,), by the first number of uniforms (B, 2)."""
+    if uniforms.ndim != 2 or uniforms.shape[1] != 2:
+        raise ShapeError(f"uniforms have shape {uniforms.shape}: give (batch, 2), for a class and a place")
+    if shares.shape != (len(bounds) - 1,):
+        raise ShapeError(f"shares have shape {shares.shape}: give one for each of {len(bounds) - 1} classes")
+    classes = np.empty(len(uniforms), np.int64)
+    fault = _choose(np.cumsum(shares), bounds, uniforms, classes)
+    if fault == _OUTSIDE:
+        raise ContractError("uniforms lie outside [0, 1): draw them with parallel_agents.seeding")
+    if fault == _EMPTY:
+        raise ContractError(
+            f"a class without rows came up: shares {shares.tolist()}, rows {np.diff(bounds).tolist()}; "
+            "give an empty class no share"
+        )
+    return classes
 
 
 @njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]

@@ -23,7 +23,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from parallel_agents.errors import CheckpointError, NonFiniteError
 from parallel_agents.sampling.arrays import filled, positions_below
-from parallel_agents.sampling.classes import ClassIndex, Draw
+from parallel_agents.sampling.classes import ClassIndex, Draw, choose_classes
 from parallel_agents.sampling.sumtree import SumTree
 
 __all__ = ["PriorityIndex"]
@@ -61,7 +61,7 @@ class PriorityIndex(ClassIndex):
 
     def draw(self, uniforms: NDArray[np.float64], shares: NDArray[np.float64]) -> Draw:
         """Rows for uniforms (B, 2) in [0, 1): a class by `shares` (K,), then a row of it by priority."""
-        classes = self._choose(uniforms, shares)
+        classes = choose_classes(self._bounds, uniforms, shares)
         positions, priorities = self._tree.draw(uniforms[:, 1], classes)
         return Draw(positions, classes, priorities * self._density_of_one()[classes])
 
