@@ -3,6 +3,7 @@
 from parallel_agents.acting.draws import Draws
 from parallel_agents.acting.frames import Frames
 from parallel_agents.acting.inference import Inference
+from parallel_agents.acting.parts import flat_shape, flattened, split
 from parallel_agents.acting.policies import EPSILON_SLOTS, discrete, epsilon_greedy, gaussian, greedy, squash
 
 __all__ = [
@@ -12,7 +13,10 @@ __all__ = [
     "Inference",
     "discrete",
     "epsilon_greedy",
+    "flat_shape",
+    "flattened",
     "gaussian",
     "greedy",
+    "split",
     "squash",
 ]

@@ -66,7 +66,7 @@ class Agent:
         return True
 
     def pov(self, world: Any) -> Any:
-        """What the agent sees."""
+        """What the agent sees: an array, or a dict or tuple of arrays."""
         raise ContractError(f"{type(self).__name__}.pov(world) is missing: return what the agent sees as an array")
 
     def action_mask(self, world: Any) -> Any:

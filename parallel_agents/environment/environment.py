@@ -20,6 +20,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from parallel_agents.acting import flattened
 from parallel_agents.config import Config, check_keys, merge, nested
 from parallel_agents.environment.agent import Agent
 from parallel_agents.environment.evaluation import Evaluation, evaluate
@@ -132,9 +133,10 @@ class Environment:
     def populate_environment(self) -> None:
         """Put everything into the world; called for each fresh episode of a world made of objects."""
 
-    def make_model(self, obs_shape: int | tuple[int, ...], n_actions: Any) -> Any:
+    def make_model(self, obs_shape: Any, n_actions: Any) -> Any:
         """A fresh model as the `model` section describes it.
 
+        obs_shape: a number, a shape, or the shapes of the parts of an observation in a dict or tuple.
         n_actions: a number; for PPO also a tuple of numbers (several choices) or a `networks.Distribution`.
         """
         epochs = self.config.parallel.train_interval
@@ -202,16 +204,17 @@ class Environment:
                         entity.transition(world)
         self._select(0)
 
-    def observe(self) -> Array | Sequence[Array]:
-        """(N, W, *obs), or one (W, *obs) per agent where spaces differ."""
+    def observe(self) -> Any:
+        """(N, W, *obs), or one (W, *obs) per agent where spaces differ; either may be a dict of parts."""
         seen = [self.observe_agent(index) for index in range(len(self.agents))]
         return np.stack(seen) if len({one.shape for one in seen}) == 1 else seen
 
     def observe_agent(self, index: int) -> Array:
         """(W, *obs): what one agent sees now."""
         if self.vectorised:
-            return np.asarray(self.observe()[index])
-        return np.stack([np.asarray(agents[index].pov(world), np.float32) for _, world, agents in self._each()])
+            return np.asarray(flattened(flattened(self.observe(), 2)[index], 1))
+        seen = [flattened(agents[index].pov(world)) for _, world, agents in self._each()]
+        return np.stack([np.asarray(own, np.float32) for own in seen])
 
     @property
     def masks_actions(self) -> bool:

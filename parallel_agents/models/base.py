@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from parallel_agents.acting import Inference
+from parallel_agents.acting import Inference, flattened
 from parallel_agents.errors import ConfigError, NonFiniteError, RunError, ShapeError, SharingError
 from parallel_agents.memory import Buffer, Ring, RingShape
 from parallel_agents.seeding import Purpose, generator
@@ -229,7 +229,7 @@ class Model:
     def _window(self, state: Any) -> Array:
         """(1, 1, F·D): what the network reads."""
         shape = self.blueprint.ring
-        seen = np.asarray(state, np.float32).reshape(-1)
+        seen = np.asarray(flattened(state), np.float32).reshape(-1)
         one = math.prod(shape.observation)
         if seen.size == one and shape.frames > 1:
             seen = np.concatenate([self.memory.current_state().reshape(-1), seen])

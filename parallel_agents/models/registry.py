@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from parallel_agents.acting import flat_shape
 from parallel_agents.errors import ConfigError
 from parallel_agents.models.dqn import DQN
 from parallel_agents.models.iqn import IQN
@@ -18,16 +19,17 @@ ON_POLICY = {"ppo"}
 
 
 def model_from_config(
-    section: Mapping[str, Any], obs_shape: int | tuple[int, ...], actions: Any, *, rollout: int = 128, epochs: int = 1
+    section: Mapping[str, Any], obs_shape: Any, actions: Any, *, rollout: int = 128, epochs: int = 1
 ) -> Any:
     """A fresh model as a `model` section describes it; `algorithm` defaults to DQN.
 
+    obs_shape: a number, a shape, or the shapes of the parts of an observation in a dict or tuple.
     rollout, epochs: turns and epochs between two rounds, for learners that learn from all of them.
 
     >>> type(model_from_config({"algorithm": "dqn", "hidden": (8,)}, (4,), 2)).__name__
     'DQN'
     """
-    options = dict(section)
+    options, obs_shape = dict(section), flat_shape(obs_shape)
     name = options.pop("algorithm", "dqn")
     if name not in ALGORITHMS:
         raise ConfigError(f"model.algorithm is {name!r}: allowed is {', '.join(sorted(ALGORITHMS))}")

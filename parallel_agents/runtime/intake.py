@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from parallel_agents.acting import flattened
 from parallel_agents.errors import ActionError, NonFiniteError, ShapeError
 from parallel_agents.models import Blueprint
 from parallel_agents.runtime.turn import all_finite
@@ -47,7 +48,7 @@ class Intake:
                 )
         if len(seen) == 1 and len(members) == len(seen[0]) and isinstance(seen[0], np.ndarray):
             return self.checked(seen[0], members, blueprint)
-        return self.checked([np.asarray(seen[k][i]) for k, i in members], members, blueprint)
+        return self.checked([np.asarray(flattened(seen[k][i], 1)) for k, i in members], members, blueprint)
 
     def checked(self, own: Array | Sequence[Array], members: Sequence[Seat], blueprint: Blueprint) -> Array:
         """(N, W, D) copies of the (W, *obs) that each seat sees, all of the right shape and finite."""

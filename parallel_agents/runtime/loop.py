@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from parallel_agents.acting import flattened
 from parallel_agents.errors import NonFiniteError, ParallelAgentsError, ShapeError, WorldError
 from parallel_agents.runtime.crew import Crew, Seat
 from parallel_agents.runtime.events import told_events
@@ -188,7 +189,7 @@ class Loop:
                 self.first[k] = self.first[k] | mask
 
     def _observe(self) -> list[Any]:
-        return [env.observe() for env in self.environments]
+        return [flattened(env.observe(), 2) for env in self.environments]
 
     def _masks(self) -> list[list[Array | None] | None]:
         """Per environment and agent what it may do, (W, A) bool; None: everything."""
