@@ -118,8 +118,9 @@ class ProcessWorlds(Worlds):
         self._in_a_row = 0
 
     def _asked(self, requests: Mapping[int, Request], deadline: float) -> dict[int, str]:
-        """What went wrong, per process that hung or died."""
+        """What went wrong, per process that hung or died; raises what a world raised, once all have answered."""
         troubles: dict[int, str] = {}
+        raised: list[str] = []
         for k, request in requests.items():
             try:
                 self._workers[k].send(request)
@@ -129,24 +130,26 @@ class ProcessWorlds(Worlds):
         waiting = [k for k in requests if k not in troubles]
         while waiting:
             for k in list(waiting):
-                over, trouble = self._hear(k, sent, deadline)
+                over, trouble = self._hear(k, sent, deadline, raised)
                 if over:
                     waiting.remove(k)
                 if trouble is not None:
                     troubles[k] = trouble
+        if raised:
+            raise WorldError(raised[0])
         return troubles
 
-    def _hear(self, k: int, sent: float, deadline: float) -> tuple[bool, str | None]:
+    def _hear(self, k: int, sent: float, deadline: float, raised: list[str]) -> tuple[bool, str | None]:
         """Whether waiting for one process is over, and what is wrong with it, if something is."""
         worker = self._workers[k]
         at = self._at(k)
         if worker.answered(TICK):
             try:
-                raised = worker.receive(START)
+                news = worker.receive(START)
             except RunError as error:
                 return True, f"{at}: {error}"
-            if raised is not None:
-                raise WorldError(f"{self.where(raised[0])} raised in its process:\n{raised[1]}")
+            if news is not None:
+                raised.append(f"{self.where(news[0])} raised in its process:\n{news[1]}")
             return True, None
         beat = worker.heart.busy()
         seconds = beat.seconds if beat is not None else time.monotonic() - sent
