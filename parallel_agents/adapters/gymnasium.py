@@ -113,8 +113,8 @@ class GymnasiumEnvironment(ForeignEnvironment):
         """False for a vector environment, whose worlds cannot be played again one by one."""
         return not self.config.world["vector"]
 
-    def make_model(self, obs_shape: Any, n_actions: Any) -> Any:
+    def make_model(self, obs_shape: Any, n_actions: Any, **own: Any) -> Any:
         """A fresh model as the `model` section describes it, with defaults that suit these environments."""
         if self.config.model.get("algorithm") == "ppo":
             self.config = replace(self.config, model={**PPO_DEFAULTS, **self.config.model})
-        return super().make_model(obs_shape, n_actions)
+        return super().make_model(obs_shape, n_actions, **own)

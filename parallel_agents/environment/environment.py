@@ -26,6 +26,7 @@ from parallel_agents.environment.agent import Agent
 from parallel_agents.environment.evaluation import Evaluation, evaluate
 from parallel_agents.errors import ContractError, SharingError
 from parallel_agents.models import Model, model_from_config
+from parallel_agents.networks import Factory
 from parallel_agents.runtime.heartbeat import Heart
 from parallel_agents.runtime.run import Run, RunSummary
 from parallel_agents.runtime.supervision import Watched
@@ -133,15 +134,16 @@ class Environment:
     def populate_environment(self) -> None:
         """Put everything into the world; called for each fresh episode of a world made of objects."""
 
-    def make_model(self, obs_shape: Any, n_actions: Any) -> Any:
+    def make_model(self, obs_shape: Any, n_actions: Any, *, network: Factory | None = None) -> Any:
         """A fresh model as the `model` section describes it.
 
         obs_shape: a number, a shape, or the shapes of the parts of an observation in a dict or tuple.
         n_actions: a number; for PPO also a tuple of numbers (several choices) or a `networks.Distribution`.
+        network: a function that makes a fresh `torch.nn.Module`, for a network of your own.
         """
         epochs = self.config.parallel.train_interval
         turns = epochs * self.config.experiment.max_turns
-        return model_from_config(self.config.model, obs_shape, n_actions, rollout=turns, epochs=epochs)
+        return model_from_config(self.config.model, obs_shape, n_actions, rollout=turns, epochs=epochs, network=network)
 
     def reset(self) -> None:
         """Start a fresh episode: in every world if vectorised, else in `self.world`."""

@@ -151,8 +151,8 @@ class GridEnvironment(ParallelEnvironment):
         )
         self._chosen = np.full(self.grid.headings.shape, -1)
         self._frozen = self._able = None
-        size, actions = self.sight.size, len(self.grid.actions)
-        self.agents = [Agent(model=self.make_model((size,), actions)) for _ in self.grid.positions]
+        seen, actions = self.sight.shape, len(self.grid.actions)
+        self.agents = [Agent(model=self.make_model(seen, actions)) for _ in self.grid.positions]
 
     def populate_environment(self) -> None:
         """A fresh field in every world."""

@@ -8,14 +8,16 @@ from dataclasses import replace
 from typing import Any, Protocol
 
 import numpy as np
+import torch
 
 from parallel_agents.acting import Inference, flattened
 from parallel_agents.errors import ConfigError, NonFiniteError, RunError, ShapeError, SharingError
 from parallel_agents.memory import Buffer, Ring, RingShape
+from parallel_agents.networks import Architecture, Convolution, Factory
 from parallel_agents.seeding import Purpose, generator
 from parallel_agents.types import Array, Identity, Snapshot, State, Weights
 
-__all__ = ["Blueprint", "Model"]
+__all__ = ["Blueprint", "Model", "convolution", "own_architecture"]
 
 DIRECT = 2**32
 """World address of draws made by direct calls, so that they never meet those of a run."""
@@ -273,3 +275,21 @@ class Model:
     def reset(self) -> None:
         """Forget what was kept; the network stays."""
         self.memory.clear()
+
+
+def own_architecture(network: Factory, options: Mapping[str, Any]) -> Architecture:
+    """The architecture that a user's factory makes; options that describe a network contradict it."""
+    clash = [f"model.{name}" for name in ("hidden", "dueling", "convolutional", "recurrent") if name in options]
+    if clash:
+        raise ConfigError(f"{', '.join(clash)} given together with a network of your own: leave one of them out")
+    if isinstance(network, torch.nn.Module) or not callable(network):
+        raise ConfigError(
+            f"network is a {type(network).__name__}: give a function without arguments that makes a fresh "
+            "torch.nn.Module, such as lambda: nn.Sequential(…)"
+        )
+    return Architecture(network)
+
+
+def convolution(shape: tuple[int, ...], layers: tuple[tuple[int, ...], ...]) -> Convolution | None:
+    """The convolutional layers that the `model` section asks for, on observations of this shape."""
+    return Convolution(shape, layers) if layers else None

@@ -15,8 +15,8 @@ from parallel_agents.config import build_section
 from parallel_agents.errors import ConfigError
 from parallel_agents.learning import DQNLearner, Normalising
 from parallel_agents.memory import EVENT_COLUMNS, EventWeighting, Ring, RingShape, draw_rows
-from parallel_agents.models.base import DIRECT, Model
-from parallel_agents.networks import MLP
+from parallel_agents.models.base import DIRECT, Model, convolution, own_architecture
+from parallel_agents.networks import MLP, Architecture, Factory, ModuleNetwork
 from parallel_agents.seeding import Purpose, generator
 from parallel_agents.types import Array, Identity, Snapshot
 
@@ -86,6 +86,8 @@ class DQNOptions(ReplayOptions):
     hidden: tuple[int, ...] = (64, 64)
     """Widths of the hidden layers."""
     dueling: bool = False
+    convolutional: tuple[tuple[int, ...], ...] = ()
+    """Layers (filters, side of the kernel, stride) before the hidden ones, where observations are pictures."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,8 +117,13 @@ class ReplayBlueprint:
         return self.actions
 
     @property
+    def window(self) -> tuple[int, ...]:
+        """Shape of what a network sees: the frames one after the other, oldest first, along the first axis."""
+        return (self.observation[0] * self.n_frames, *self.observation[1:]) if self.observation else (self.n_frames,)
+
+    @property
     def inputs(self) -> int:
-        return math.prod(self.observation) * self.n_frames
+        return math.prod(self.window)
 
     @property
     def ring(self) -> RingShape:
@@ -197,10 +204,16 @@ class DQNBlueprint(ReplayBlueprint):
 
     hidden: tuple[int, ...]
     dueling: bool
+    convolutional: tuple[tuple[int, ...], ...] = ()
+    architecture: Architecture | None = None
+    """Of a network that the user brought."""
 
     @cached_property
-    def network(self) -> MLP:
-        return MLP(self.inputs, self.hidden, self.actions, self.dueling)
+    def network(self) -> Any:
+        if self.architecture is not None:
+            return ModuleNetwork(self.architecture, self.window, self.actions)
+        picture = convolution(self.window, self.convolutional)
+        return MLP(self.inputs, self.hidden, self.actions, self.dueling, convolution=picture)
 
     def learner(self, *, device: str = "cpu", updates: int | None = None) -> Any:
         return self.in_units(DQNLearner(self.network, updates or self.updates, self.batch, self.double, device))
@@ -209,6 +222,9 @@ class DQNBlueprint(ReplayBlueprint):
 class DQN(Model):
     """A deep Q-learner.
 
+    network: a function that makes a fresh `torch.nn.Module` from (R, *obs_shape) to (R, n_actions), with several
+    frames one after the other along the first axis of an observation; instead of `hidden` and `dueling`.
+
     >>> model = DQN(obs_shape=(3,), n_actions=2, hidden=(8,), learning_starts=1)
     >>> for t in range(4):
     ...     model.memory.add([t, 0, 1], action=0, reward=1.0, done=t == 3)
@@ -216,10 +232,21 @@ class DQN(Model):
     (True, True)
     """
 
-    def __init__(self, obs_shape: int | tuple[int, ...], n_actions: int, *, worlds: int = 1, **options: Any) -> None:
+    def __init__(
+        self,
+        obs_shape: int | tuple[int, ...],
+        n_actions: int,
+        *,
+        worlds: int = 1,
+        network: Factory | None = None,
+        **options: Any,
+    ) -> None:
         chosen = build_section(DQNOptions, options, "model")
-        shape: dict[str, Any] = {"hidden": chosen.hidden, "dueling": chosen.dueling}
+        shape = {name: getattr(chosen, name) for name in ("hidden", "dueling", "convolutional")}
+        if network is not None:
+            shape = {"hidden": (), "dueling": False, "architecture": own_architecture(network, options)}
         super().__init__(DQNBlueprint(**replay(chosen, obs_shape, n_actions, worlds), **shape), replay_hyper(chosen))
+        _ = self.blueprint.network  # what does not fit is refused here, before anything runs
 
 
 def replay(options: Any, obs_shape: int | tuple[int, ...], n_actions: int, worlds: int) -> dict[str, Any]:

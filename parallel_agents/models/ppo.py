@@ -15,8 +15,17 @@ from parallel_agents.config import build_section
 from parallel_agents.errors import ConfigError, RunError
 from parallel_agents.learning import Normalising, PPOLearner
 from parallel_agents.memory import Ring, RingShape
-from parallel_agents.models.base import Model
-from parallel_agents.networks import ActorCritic, Discrete, Distribution, MultiDiscrete, SquashedGaussian
+from parallel_agents.models.base import Model, convolution, own_architecture
+from parallel_agents.networks import (
+    ActorCritic,
+    Architecture,
+    Discrete,
+    Distribution,
+    Factory,
+    ModuleNetwork,
+    MultiDiscrete,
+    SquashedGaussian,
+)
 from parallel_agents.seeding import Purpose, generator
 from parallel_agents.types import Array, Identity, Snapshot
 
@@ -29,6 +38,8 @@ class PPOOptions:
 
     hidden: tuple[int, ...] = (64, 64)
     """Widths of the hidden layers, of the policy and of the value alike."""
+    convolutional: tuple[tuple[int, ...], ...] = ()
+    """Layers (filters, side of the kernel, stride) before the hidden ones, where observations are pictures."""
     lr: float = 3e-4
     lr_final: float | None = None
     """Learning rate after `lr_updates` updates; None: constant."""
@@ -94,10 +105,17 @@ class PPOBlueprint:
     capacity: int = 0
     """Set for acting without learning; 0: what a round needs."""
     on_policy: bool = True
+    convolutional: tuple[tuple[int, ...], ...] = ()
+    architecture: Architecture | None = None
+    """Of a network that the user brought."""
 
     @cached_property
-    def network(self) -> ActorCritic:
-        return ActorCritic(math.prod(self.observation), self.hidden, self.distribution)
+    def network(self) -> Any:
+        if self.architecture is not None:
+            outputs = self.distribution.outputs + 1
+            return ModuleNetwork(self.architecture, self.observation, outputs, self.distribution)
+        picture = convolution(self.observation, self.convolutional)
+        return ActorCritic(math.prod(self.observation), self.hidden, self.distribution, convolution=picture)
 
     @property
     def actions(self) -> int | None:
@@ -228,6 +246,8 @@ class PPO(Model):
 
     actions: a number of actions, a tuple of numbers for several choices at once, or a `Distribution`.
     rollout, epochs: turns and epochs between two rounds; an environment's `make_model` fills them in.
+    network: a function that makes a fresh `torch.nn.Module` from (R, *obs_shape) to the policy's numbers and the value,
+    (R, K + 1) or a pair; K is the number of actions, their sum, or for continuous ones means and log deviations.
 
     >>> model = PPO(obs_shape=(3,), actions=2, hidden=(8,))
     >>> model.take_action([0.0, 0.0, 1.0]) in (0, 1)
@@ -242,6 +262,7 @@ class PPO(Model):
         worlds: int = 1,
         rollout: int = 128,
         epochs: int = 1,
+        network: Factory | None = None,
         **options: Any,
     ) -> None:
         chosen = build_section(PPOOptions, options, "model")
@@ -253,14 +274,17 @@ class PPO(Model):
             observation=(obs_shape,) if isinstance(obs_shape, int) else tuple(obs_shape),
             distribution=actions,
             worlds=worlds,
-            hidden=chosen.hidden,
+            hidden=chosen.hidden if network is None else (),
             passes=chosen.passes,
             minibatches=chosen.minibatches,
             rollout=rollout,
             epochs=epochs,
             normalise=(chosen.normalise_observations, chosen.normalise_rewards),
+            convolutional=chosen.convolutional,
+            architecture=None if network is None else own_architecture(network, options),
         )
         super().__init__(blueprint, _hyper(chosen))
+        _ = self.blueprint.network  # what does not fit is refused here, before anything runs
 
     def train_step(self) -> float:
         """Learn from everything in memory, by the same kernel as in a run, and forget it; the loss."""

@@ -11,20 +11,29 @@ from parallel_agents.models.dqn import DQN
 from parallel_agents.models.iqn import IQN
 from parallel_agents.models.ppo import PPO
 from parallel_agents.models.simple import RandomModel
+from parallel_agents.networks import Factory
 
 __all__ = ["ALGORITHMS", "model_from_config"]
 
 ALGORITHMS: dict[str, Any] = {"dqn": DQN, "iqn": IQN, "ppo": PPO, "random": RandomModel}
 ON_POLICY = {"ppo"}
+OWN_NETWORK = ("dqn", "ppo")
 
 
 def model_from_config(
-    section: Mapping[str, Any], obs_shape: Any, actions: Any, *, rollout: int = 128, epochs: int = 1
+    section: Mapping[str, Any],
+    obs_shape: Any,
+    actions: Any,
+    *,
+    rollout: int = 128,
+    epochs: int = 1,
+    network: Factory | None = None,
 ) -> Any:
     """A fresh model as a `model` section describes it; `algorithm` defaults to DQN.
 
     obs_shape: a number, a shape, or the shapes of the parts of an observation in a dict or tuple.
     rollout, epochs: turns and epochs between two rounds, for learners that learn from all of them.
+    network: makes a `torch.nn.Module` of the user's own, for DQN and PPO.
 
     >>> type(model_from_config({"algorithm": "dqn", "hidden": (8,)}, (4,), 2)).__name__
     'DQN'
@@ -33,6 +42,10 @@ def model_from_config(
     name = options.pop("algorithm", "dqn")
     if name not in ALGORITHMS:
         raise ConfigError(f"model.algorithm is {name!r}: allowed is {', '.join(sorted(ALGORITHMS))}")
+    if network is not None:
+        if name not in OWN_NETWORK:
+            raise ConfigError(f"model.algorithm {name!r} takes no network of your own: use {', '.join(OWN_NETWORK)}")
+        options["network"] = network
     if name in ON_POLICY:
         return ALGORITHMS[name](obs_shape, actions, rollout=rollout, epochs=epochs, **options)
     if not isinstance(actions, int):

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from parallel_agents.networks.convolution import Convolution
 from parallel_agents.networks.distributions import Distribution, SquashedGaussian
 from parallel_agents.networks.mlp import MLP
 from parallel_agents.networks.rows import Layout
@@ -30,6 +32,7 @@ class ActorCritic:
     hidden: tuple[int, ...]
     distribution: Distribution
     initial_log_std: float = -0.5
+    convolution: Convolution | None = None
     policy: MLP = field(init=False, repr=False)
     value: MLP = field(init=False, repr=False)
     layout: Layout = field(init=False, compare=False, repr=False)
@@ -37,8 +40,9 @@ class ActorCritic:
     def __post_init__(self) -> None:
         gaussian = isinstance(self.distribution, SquashedGaussian)
         means = self.distribution.outputs // 2 if gaussian else self.distribution.outputs
-        policy = MLP(self.inputs, self.hidden, means, activation="tanh", orthogonal=True, head_gain=0.01)
-        value = MLP(self.inputs, self.hidden, 1, activation="tanh", orthogonal=True)
+        shape: dict[str, Any] = {"activation": "tanh", "orthogonal": True, "convolution": self.convolution}
+        policy = MLP(self.inputs, self.hidden, means, head_gain=0.01, **shape)
+        value = MLP(self.inputs, self.hidden, 1, **shape)
         parts = {"policy": policy.layout, "value": value.layout}
         shapes = {f"{own}.{n}": s for own, part in parts.items() for n, s in zip(part.names, part.shapes, strict=True)}
         if gaussian:

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from parallel_agents.errors import ConfigError
+from parallel_agents.networks.convolution import Convolution
 from parallel_agents.networks.numerics import MIN_WIDTH, product, width
 from parallel_agents.networks.rows import Layout
 from parallel_agents.seeding import Purpose, generator
@@ -27,6 +28,7 @@ class MLP:
     """(N, R, inputs) -> (N, R, outputs): hidden layers, then a linear head.
 
     dueling: the head is value + advantage - mean advantage (Wang et al. 2016).
+    convolution: layers before the hidden ones, where the inputs are a picture.
 
     >>> net = MLP(inputs=4, hidden=(8,), outputs=3)
     >>> rows = net.init(Identity(seeds=(0, 0), agents=(0, 1)))
@@ -43,6 +45,7 @@ class MLP:
     """Start from orthogonal layers (Saxe et al. 2014) instead of uniform ones."""
     head_gain: float = 1.0
     """Size of an orthogonal head."""
+    convolution: Convolution | None = None
     layout: Layout = field(init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -61,9 +64,10 @@ class MLP:
         return self.layout.length
 
     def _widths(self) -> list[tuple[int, int]]:
-        sizes = (self.inputs, *self.hidden)
+        before = [] if self.convolution is None else self.convolution.widths()
+        sizes = (self.inputs if self.convolution is None else self.convolution.outputs, *self.hidden)
         head = self.outputs + 1 if self.dueling else self.outputs
-        return [*itertools.pairwise(sizes), (sizes[-1], head)]
+        return [*before, *itertools.pairwise(sizes), (sizes[-1], head)]
 
     def init(self, identity: Identity, part: int = 0) -> Tensor:
         """(N, size) from each agent's own draws; padding stays zero. `part` tells networks of one agent apart."""
@@ -107,8 +111,12 @@ class MLP:
     def through(self, layers: Sequence[tuple[Tensor, Tensor]], inputs: Tensor) -> Tensor:
         """(N, R, inputs) through the layers and the head."""
         x = inputs
-        if self.inputs < MIN_WIDTH:
-            x = torch.nn.functional.pad(x, (0, width(self.inputs) - self.inputs))
+        if self.convolution is not None:
+            count = len(self.convolution.layers)
+            x = self.convolution.through(layers[:count], x, self.activation)
+            layers = layers[count:]
+        if x.shape[-1] < MIN_WIDTH:
+            x = torch.nn.functional.pad(x, (0, MIN_WIDTH - x.shape[-1]))
         for weight, bias in layers[:-1]:
             x = product(x, weight, bias)
             # in place: the product is not needed again, not even for the gradient

@@ -51,7 +51,7 @@ class Layout:
 
 def gradient_rows(loss: Tensor, layout: Layout, leaves: list[Tensor], out: Tensor) -> Tensor:
     """Gradients of a loss summed over agents, copied into the (N, length) rows of `out`."""
-    gradients = torch.autograd.grad(loss, leaves)
+    gradients = torch.autograd.grad(loss, leaves, materialize_grads=True)  # zeros for what was not used
     for offset, gradient in zip(layout.offsets, gradients, strict=True):
         flat = gradient.reshape(gradient.shape[0], -1)
         out[:, offset : offset + flat.shape[1]] = flat

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -53,9 +54,10 @@ class Intake:
     def checked(self, own: Array | Sequence[Array], members: Sequence[Seat], blueprint: Blueprint) -> Array:
         """(N, W, D) copies of the (W, *obs) that each seat sees, all of the right shape and finite."""
         wanted = (self._worlds, *blueprint.observation)
-        alike = isinstance(own, np.ndarray) and own.shape[1:] == wanted
+        fitting = (wanted, (self._worlds, math.prod(blueprint.observation)))  # flat ones will do
+        alike = isinstance(own, np.ndarray) and own.shape[1:] in fitting
         for seat, seen in [] if alike else zip(members, own, strict=True):
-            if seen.shape != wanted:
+            if seen.shape not in fitting:
                 raise ShapeError(
                     f"the observation of {self._name(seat)} has shape {seen.shape}, wanted is "
                     f"(worlds, *obs) = {wanted}: check observe() or pov(), and the model's obs_shape"

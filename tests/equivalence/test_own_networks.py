@@ -1,0 +1,201 @@
+"""The equality promise for networks that users bring, alone and beside the library's own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from parallel_agents.config import merge
+from parallel_agents.environment import Agent
+from parallel_agents.errors import ConfigError
+from parallel_agents.models import DQN, PPO
+from tests.equivalence.test_algorithms import Choices
+from tests.equivalence.test_resume import compare
+from tests.equivalence.worlds import run
+
+SMALL = {"batch_size": 6, "updates_per_round": 2, "learning_starts": 5, "buffer_size": 40}
+PICTURE = (2, 4, 4)
+one_at_a_time = pytest.mark.filterwarnings("ignore:.*are computed one at a time:RuntimeWarning")
+
+
+class Policy(nn.Module):
+    """A class of a test file, which a worker process cannot import."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = nn.Sequential(nn.Linear(3, 6), nn.Tanh())
+        self.policy, self.value = nn.Linear(6, 3), nn.Linear(6, 1)
+        nn.init.orthogonal_(self.policy.weight, 0.01)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        h = self.body(x)
+        return self.policy(h), self.value(h)
+
+
+def values(wide: int = 7) -> nn.Module:
+    return nn.Sequential(nn.Linear(3, wide), nn.LayerNorm(wide), nn.ReLU(), nn.Linear(wide, 3))
+
+
+def filters(outputs: int) -> nn.Module:
+    return nn.Sequential(nn.Conv2d(2, 3, 2), nn.ReLU(), nn.Flatten(), nn.Linear(27, outputs))
+
+
+class Own(Choices):
+    """Modules of three architectures beside the library's own network; some hyper-parameters differ."""
+
+    default_config = {**Choices.default_config, "world": {**Choices.default_config["world"], "agents": 7}}
+
+    def setup_agents(self) -> None:
+        rollout = {"rollout": 24, "epochs": 2}
+        models = [
+            DQN((3,), 3, network=values, **SMALL),
+            PPO((3,), 3, network=Policy, **rollout),
+            DQN((3,), 3, hidden=(5,), **SMALL),
+            DQN((3,), 3, network=lambda: values(7), lr=0.01, **SMALL),
+            PPO((3,), 3, network=lambda: Policy(), **rollout, entropy=0.1, target_kl=0.001),
+            DQN((3,), 3, network=lambda: values(5), **SMALL),
+            PPO((3,), 3, hidden=(4,), **rollout),
+        ]
+        self.agents = [Agent(model=model) for model in models]
+
+
+class Pictures(Choices):
+    """What agents see is a picture."""
+
+    def setup_agents(self) -> None:
+        self.agents = [
+            Agent(model=DQN(PICTURE, 3, network=lambda: filters(3), **SMALL)),
+            Agent(model=DQN(PICTURE, 3, network=lambda: filters(3), **SMALL)),
+            Agent(model=PPO(PICTURE, 3, network=lambda: filters(4), rollout=24, epochs=2)),
+            Agent(model=PPO(PICTURE, 3, network=lambda: filters(4), rollout=24, epochs=2)),
+        ]
+
+    def observe(self) -> Any:
+        waves = np.linspace(0.1, 3.0, 32, dtype=np.float32).reshape(PICTURE)
+        return np.sin(self.place[:, :, :1, None, None] * waves)
+
+
+class Filters(Pictures):
+    """The library's own convolutions, which are stacked, beside a module's, which are not."""
+
+    def setup_agents(self) -> None:
+        conv = {"convolutional": ((3, 2, 1), (4, 2, 2)), "hidden": (5,)}
+        self.agents = [
+            Agent(model=DQN(PICTURE, 3, **conv, **SMALL)),
+            Agent(model=DQN(PICTURE, 3, **conv, **SMALL, lr=0.01)),
+            Agent(model=DQN(PICTURE, 3, network=lambda: filters(3), **SMALL)),
+            Agent(model=PPO(PICTURE, 3, **conv, rollout=24, epochs=2)),
+            Agent(model=PPO(PICTURE, 3, **conv, rollout=24, epochs=2)),
+            Agent(model=DQN(PICTURE, 3, hidden=(5,), **SMALL)),
+        ]
+
+
+CASES = {
+    "modules": (Own, {}),
+    "modules, sequential turns": (Own, {"parallel": {"turn_order": "sequential"}}),
+    "convolutions": (Pictures, {}),
+    "own convolutions": (Filters, {}),
+    "own convolutions, sequential turns": (Filters, {"parallel": {"turn_order": "sequential"}}),
+}
+
+
+def test_modules_of_one_architecture_share_a_stack() -> None:
+    stacks = Own().prepare().crew.members
+    assert [[seat.agent for seat in members] for members in stacks] == [[0, 3], [1, 4], [2], [5], [6]]
+
+
+def test_the_librarys_own_convolutions_are_stacked() -> None:
+    game = Filters()
+    assert [stack.invariance.holds for stack in game.prepare().crew.stacks] == [True] * 4
+
+
+@one_at_a_time
+@pytest.mark.parametrize("name", CASES)
+def test_own_networks_keep_the_promise(name: str) -> None:
+    cls, problem = CASES[name]
+    together = run(cls, merge(problem, {"parallel": {"backend": "inline"}}))
+    assert together["updates"] > 0
+    for flags in (
+        {"enabled": False},
+        {"backend": "thread", "num_workers": 2},
+        {"backend": "thread", "buffer_sync": "lock"},
+    ):
+        assert run(cls, merge(problem, {"parallel": flags}))["digest"] == together["digest"], flags
+
+
+@one_at_a_time
+@pytest.mark.parametrize("name", ["modules", "own convolutions"])
+def test_in_processes_too(name: str) -> None:
+    cls, problem = CASES[name]
+    flags = {"backend": "process", "num_workers": 2}
+    expected = run(cls, merge(problem, {"parallel": {"backend": "inline"}}))["digest"]
+    found = run(cls, merge(problem, {"parallel": flags}))
+    assert (found["digest"], found["backend"]) == (expected, "process")
+
+
+@one_at_a_time
+@pytest.mark.parametrize("cls", [Own, Pictures])
+def test_replicas_equal_single_runs(cls: type[Choices]) -> None:
+    together = run(cls, {"experiment": {"seeds": 2}, "parallel": {"backend": "inline"}})["digests"]
+    assert together == [run(cls, {"experiment": {"seed": s}, "parallel": {"enabled": False}})["digest"] for s in (0, 1)]
+
+
+@one_at_a_time
+@pytest.mark.parametrize("cls", [Own, Filters])
+def test_a_resumed_run_is_the_run(cls: type[Choices], tmp_path: Path) -> None:
+    compare(cls, {"parallel": {"backend": "inline", "train_interval": 3}}, tmp_path)
+
+
+def test_one_agent_changes_nothing_for_the_others() -> None:
+    def weights(rate: float) -> list[bytes]:
+        class Apart(Own):
+            def setup_agents(self) -> None:
+                super().setup_agents()
+                self.agents[0].model.hyper["lr"] = rate
+
+            def apply_agent(self, index: int, actions: Any) -> Any:
+                return np.float32(index) - np.clip(actions, 0, 2).astype(np.float32)
+
+        game = Apart(config={"parallel": {"backend": "inline"}})
+        game.run_experiment()
+        return [agent.model.state["online"].numpy().tobytes() for agent in game.agents]
+
+    one, other = weights(1e-3), weights(5e-2)
+    assert one[0] != other[0]
+    assert one[1:] == other[1:]
+
+
+def test_the_global_generator_is_left_alone() -> None:
+    before = torch.get_rng_state()
+    Own(config={"parallel": {"backend": "inline"}}).run_experiment()
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_evaluation_uses_the_same_networks() -> None:
+    game = Own(config={"parallel": {"backend": "inline"}})
+    game.run_experiment()
+    assert game.evaluate(4).returns.shape == (7, 4)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: DQN((3,), 3, network=values, hidden=(4,)), "model.hidden given together with a network of your own"),
+        (lambda: DQN((3,), 3, network=values()), "network is a Sequential: give a function without arguments"),
+        (lambda: DQN((3,), 4, network=values), "a value for each of 4 actions"),
+        (lambda: DQN((2,), 3, network=values), r"cannot be called with 3 observations of shape \(2,\)"),
+        (lambda: PPO((3,), (3, 2), network=Policy), r"5 numbers of the policy .* and 1 value"),
+        (
+            lambda: Choices(config={"model": {"algorithm": "iqn"}}).make_model((3,), 3, network=values),
+            "'iqn' takes no network of your own: use dqn, ppo",
+        ),
+    ],
+)
+def test_what_does_not_fit_is_refused_before_anything_runs(make: Any, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        make()
