@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Callable
-from itertools import pairwise
-
 import numpy as np
 import torch
-from torch import nn
 
 from benchmarks.measure import Row, medians, row
+from benchmarks.plain import PlainDQN, mlp
 from parallel_agents.acting import Inference
 from parallel_agents.learning import DQNLearner
 from parallel_agents.networks import MLP
@@ -18,19 +14,12 @@ from parallel_agents.networks.numerics import require
 from parallel_agents.types import Identity, Snapshot, Weights
 
 INPUTS, HIDDEN, ACTIONS, BATCH = 52, (64, 64), 54, 32
-HYPER = {"lr": 1e-3, "lr_final": 1e-3, "lr_updates": 0, "clip": 10.0, "tau": 0.01, "target_interval": 0}
+HYPER = {"lr": 1e-3, "lr_final": 1e-3, "lr_updates": 0, "lr_shape": 0, "clip": 10.0, "tau": 0.01, "target_interval": 0}
 
 
 def rows() -> list[Row]:
     require()
     return [*(_acting(n, goal) for n, goal in ((8, 8.0), (32, 15.0))), _updating(32, 5.0), _updating(8, None)]
-
-
-def _modules(agents: int) -> list[nn.Module]:
-    sizes = (INPUTS, *HIDDEN)
-    layers = [[nn.Linear(a, b), nn.ReLU()] for a, b in pairwise(sizes)]
-    make = nn.Sequential(*(part for pair in layers for part in pair), nn.Linear(sizes[-1], ACTIONS))
-    return [copy.deepcopy(make) for _ in range(agents)]
 
 
 def _acting(agents: int, goal: float) -> Row:
@@ -39,7 +28,7 @@ def _acting(agents: int, goal: float) -> Row:
     inference = Inference(network, agents, 1, together=True)
     inference.publish(Weights(0, network.init(Identity((0,) * agents, tuple(range(agents))))))
     seen = np.random.default_rng(0).random((agents, 1, INPUTS), np.float32)
-    modules = _modules(agents)
+    modules = [mlp(INPUTS, HIDDEN, ACTIONS) for _ in range(agents)]
 
     def stacked() -> None:
         inference.forward(seen).argmax(-1)
@@ -80,7 +69,13 @@ def _updating(agents: int, goal: float | None) -> Row:
             "ready": np.ones(agents, np.bool_),
         },
     )
-    loop = _module_learner(agents, updates, snapshot)
+    plain = [PlainDQN(INPUTS, HIDDEN, ACTIONS) for _ in range(agents)]
+    columns = {name: torch.from_numpy(column) for name, column in snapshot.columns.items() if name != "ready"}
+
+    def loop() -> None:
+        for agent, own in enumerate(plain):
+            own.learn({name: column[agent] for name, column in columns.items()}, updates)
+
     seconds = medians({"stack": lambda: learner.learn(state, snapshot, identity), "loop": loop}, repeats=7)
     return row(
         f"updating, {agents} agents, {INPUTS}-64-64-{ACTIONS}, batch {BATCH}: module loop / stack",
@@ -92,33 +87,3 @@ def _updating(agents: int, goal: float | None) -> Row:
         loop_agent_updates_per_second=agents * updates / seconds["loop"],
         updates_each=updates,
     )
-
-
-def _module_learner(agents: int, updates: int, snapshot: Snapshot) -> Callable[[], None]:
-    """N ordinary DQN learners, one after the other: a module, a target and a fused Adam each."""
-    online, target = _modules(agents), _modules(agents)
-    optimizers = [torch.optim.Adam(module.parameters(), 1e-3, fused=True) for module in online]
-    columns = {name: torch.from_numpy(column) for name, column in snapshot.columns.items()}
-
-    def one(agent: int, part: slice) -> None:
-        batch = {name: column[agent, part] for name, column in columns.items() if name != "ready"}
-        with torch.no_grad():
-            best = online[agent](batch["next_states"]).argmax(-1, keepdim=True)
-            values = target[agent](batch["next_states"]).gather(-1, best).squeeze(-1)
-            goals = batch["returns"] + batch["discounts"] * values
-        chosen = online[agent](batch["states"]).gather(-1, batch["actions"][:, None]).squeeze(-1)
-        loss = nn.functional.smooth_l1_loss(chosen, goals)
-        optimizers[agent].zero_grad()
-        loss.backward()
-        nn.utils.clip_grad_norm_(online[agent].parameters(), 10.0)
-        optimizers[agent].step()
-        with torch.no_grad():
-            for mine, theirs in zip(online[agent].parameters(), target[agent].parameters(), strict=True):
-                theirs.lerp_(mine, 0.01)
-
-    def loop() -> None:
-        for agent in range(agents):
-            for update in range(updates):
-                one(agent, slice(update * BATCH, (update + 1) * BATCH))
-
-    return loop

@@ -7,8 +7,7 @@ parallel-agents train gymnasium:minigrid:MiniGrid-Empty-5x5-v0     # `minigrid` 
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
@@ -16,23 +15,14 @@ import gymnasium
 
 from parallel_agents.adapters.foreign import ForeignEnvironment
 from parallel_agents.adapters.guests import Place, Row, write_mask
+from parallel_agents.adapters.recipes import recipe
 from parallel_agents.adapters.spaces import MASK, Deeds, Sight
 from parallel_agents.adapters.vector import VectorWorlds
 from parallel_agents.adapters.worlds import Make, Worlds
+from parallel_agents.config import merge
 from parallel_agents.errors import ConfigError, TargetError
 
 __all__ = ["GymnasiumEnvironment", "GymnasiumGuest", "gymnasium_environment"]
-
-PPO_DEFAULTS = {
-    "lr": 1e-3,
-    "lr_final": 1e-5,
-    "lr_updates": 11_720,
-    "passes": 20,
-    "minibatches": 1,
-    "gamma": 0.98,
-    "gae_lambda": 0.8,
-}
-"""For short rounds of 32 turns and many passes over each: quick on small tasks. Every key can be set otherwise."""
 
 
 def gymnasium_environment(name: str) -> type[GymnasiumEnvironment]:
@@ -92,10 +82,17 @@ class GymnasiumEnvironment(ForeignEnvironment):
     """W instances of one Gymnasium environment."""
 
     default_config = {
-        "experiment": {"epochs": 586, "max_turns": 32, "autoreset": True, "worlds": 8},
+        "experiment": {"max_turns": 32, "autoreset": True, "worlds": 8},
         "world": {"workers": 0, "vector": False, "options": {}},
         "parallel": {"train_interval": 1},
     }
+
+    @classmethod
+    def defaults(cls, given: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The recipe of the algorithm that the configuration names."""
+        model = given.get("model", {})
+        algorithm = model.get("algorithm", "dqn") if isinstance(model, Mapping) else None
+        return merge(cls.default_config, recipe(str(algorithm), cls.name))
 
     def maker(self) -> Make:
         return partial(GymnasiumGuest, partial(make, self.name, dict(self.config.world["options"])))
@@ -112,9 +109,3 @@ class GymnasiumEnvironment(ForeignEnvironment):
     def gives_state(self) -> bool:
         """False for a vector environment, whose worlds cannot be played again one by one."""
         return not self.config.world["vector"]
-
-    def make_model(self, obs_shape: Any, n_actions: Any, **own: Any) -> Any:
-        """A fresh model as the `model` section describes it, with defaults that suit these environments."""
-        if self.config.model.get("algorithm") == "ppo":
-            self.config = replace(self.config, model={**PPO_DEFAULTS, **self.config.model})
-        return super().make_model(obs_shape, n_actions, **own)

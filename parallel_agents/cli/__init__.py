@@ -11,13 +11,19 @@ from typing import Any
 
 import tyro
 
-from parallel_agents.cli.commands import Doctor, Eval, Resume, Train
+from parallel_agents.cli.commands import Doctor, Eval, Export, Resume, Train
 from parallel_agents.cli.signals import terminated
 from parallel_agents.errors import ParallelAgentsError, WorldError
 
 __all__ = ["main"]
 
-COMMANDS: dict[str, Callable[..., Any]] = {"train": Train, "resume": Resume, "eval": Eval, "doctor": Doctor}
+COMMANDS: dict[str, Callable[..., Any]] = {
+    "train": Train,
+    "resume": Resume,
+    "eval": Eval,
+    "export": Export,
+    "doctor": Doctor,
+}
 
 
 def main(arguments: list[str] | None = None) -> int:

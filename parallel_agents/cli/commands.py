@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 import tyro
 
-__all__ = ["Doctor", "Eval", "Resume", "Train"]
+__all__ = ["Doctor", "Eval", "Export", "Resume", "Train"]
 
 
 @dataclass(frozen=True)
@@ -101,6 +101,34 @@ class Eval:
         from parallel_agents.cli.eval import evaluate_run
 
         evaluate_run(self)
+
+
+@dataclass(frozen=True)
+class Export:
+    """Write the weights of one agent of a run as a file, to start other agents from (model.weights).
+
+    Example: parallel-agents export runs/cart --agent agent_0 --out cart.safetensors
+    """
+
+    run_dir: tyro.conf.Positional[Path]
+    """Run folder, as `train` printed it."""
+    agent: str
+    """The agent's name, such as agent_0."""
+    out: Path
+    """File to write."""
+    replica: int = 0
+    """Which replica, where the run has several, counted from 0."""
+    best: bool = False
+    """The weights of the best evaluation during training (experiment.eval_every) instead of the newest."""
+    target: str | None = None
+    """The environment, if it has moved since."""
+    json: bool = False
+    """Print exactly one JSON object on stdout."""
+
+    def run(self) -> None:
+        from parallel_agents.cli.export import export
+
+        export(self)
 
 
 @dataclass(frozen=True)

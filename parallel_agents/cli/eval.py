@@ -32,11 +32,13 @@ def evaluate_run(options: Eval) -> None:
     found = [env.evaluate(options.episodes, exploration=options.exploration) for env in run.environments]
     epochs = run.best.epochs if options.best else [manifest.epoch] * len(found)
     names = [str(agent.name) for agent in environment.agents]
-    values = {**_figures(found, names, epochs, environment.seed), "run_dir": str(folder.path)}
+    values = {**_figures(found, names, epochs, [env.seed for env in run.environments]), "run_dir": str(folder.path)}
     sys.stdout.write(json.dumps(values) + "\n" if options.json else _told(values))
 
 
-def _figures(found: Sequence[Evaluation], names: Sequence[str], epochs: Sequence[int], seed: int) -> dict[str, Any]:
+def _figures(
+    found: Sequence[Evaluation], names: Sequence[str], epochs: Sequence[int], seeds: Sequence[int]
+) -> dict[str, Any]:
     """What is printed. With several replicas they are the independent samples, with one its episodes are."""
     means = [own.mean_return for own in found]
     interval = mean_interval(means) if len(found) > 1 else found[0].interval
@@ -48,8 +50,8 @@ def _figures(found: Sequence[Evaluation], names: Sequence[str], epochs: Sequence
         "episodes": found[0].returns.shape[1],
         "epoch": max(epochs),
         "replicas": [
-            {"seed": seed + k, "epoch": epoch, "mean_return": own.mean_return, "interval": list(own.interval[1:])}
-            for k, (own, epoch) in enumerate(zip(found, epochs, strict=True))
+            {"seed": seed, "epoch": epoch, "mean_return": own.mean_return, "interval": list(own.interval[1:])}
+            for own, epoch, seed in zip(found, epochs, seeds, strict=True)
         ],
     }
 

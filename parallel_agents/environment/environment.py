@@ -85,12 +85,17 @@ class Environment:
         if isinstance(config, Config):
             return config
         given = Config.read(config)
-        layers: list[Mapping[str, Any]] = [self.default_config, given]
+        layers: list[Mapping[str, Any]] = [self.defaults(given), given]
         if train_interval is not None:
             layers.append({"parallel": {"train_interval": train_interval}})
         if "world" in self.default_config:
             check_keys(given.get("world", {}), list(self.default_config["world"]), "key", prefix="world.")
         return Config.build(merge(*layers))
+
+    @classmethod
+    def defaults(cls, given: Mapping[str, Any]) -> Mapping[str, Any]:
+        """What a given configuration is laid over; override it where that depends on what is given."""
+        return cls.default_config
 
     def _set_up(self, world: Any) -> None:
         copies = 1 if self.vectorised else self.n_worlds

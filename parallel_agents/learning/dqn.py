@@ -19,7 +19,7 @@ from parallel_agents.types import Array, Identity, RoundResult, Snapshot, State
 
 __all__ = ["DQNLearner"]
 
-HYPER = ("lr", "lr_final", "lr_updates", "clip", "tau", "target_interval")
+HYPER = ("lr", "lr_final", "lr_updates", "lr_shape", "clip", "tau", "target_interval")
 """Hyper-parameters that may differ between the rows of a stack; they are part of the state."""
 
 

@@ -9,6 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from parallel_agents.learning.schedules import scheduled
 from parallel_agents.types import State
 
 __all__ = ["LearningRates", "optimizer_state"]
@@ -29,14 +30,19 @@ def optimizer_state(rows: Tensor, hyper: Sequence[Mapping[str, float]], names: S
 
 
 class LearningRates:
-    """Linear from `lr` to `lr_final` over `lr_updates` updates, for each agent by itself; constant where that is 0."""
+    """From `lr` to `lr_final` over `lr_updates` updates, for each agent by itself; constant where that is 0."""
 
     def __init__(self, state: State) -> None:
-        self._start, self._final, self._span = (
-            state[f"hyper.{name}"].cpu().numpy() for name in ("lr", "lr_final", "lr_updates")
-        )
+        names = ("lr_shape", "lr", "lr_final", "lr_updates")
+        shapes, *ends = (state[f"hyper.{name}"].tolist() for name in names)
+        self._rows = list(zip([int(shape) for shape in shapes], *ends, strict=True))
+        self._constant = None if any(ends[-1]) else ends[0]
 
     def at(self, updates: NDArray[np.int64]) -> list[float]:
         """(N,) counts of updates -> each agent's rate."""
-        share = np.where(self._span > 0, np.minimum(updates / np.maximum(self._span, 1), 1), 0)
-        return [float(rate) for rate in self._start + (self._final - self._start) * share]
+        if self._constant is not None:
+            return self._constant
+        return [
+            scheduled(shape, start, final, count, span)
+            for (shape, start, final, span), count in zip(self._rows, updates.tolist(), strict=True)
+        ]

@@ -22,7 +22,7 @@ from parallel_agents.types import Array, Identity, RoundResult, Snapshot, State
 __all__ = ["PPOLearner"]
 
 HYPER = (
-    "lr", "lr_final", "lr_updates", "clip", "ratio_clip", "value_clip", "value_weight",
+    "lr", "lr_final", "lr_updates", "lr_shape", "clip", "ratio_clip", "value_clip", "value_weight",
     "entropy", "gamma", "lambda", "target_kl",
 )  # fmt: skip
 """Hyper-parameters that may differ between the rows of a stack; they are part of the state."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
@@ -13,6 +14,7 @@ import torch
 from parallel_agents.acting import Inference, flattened
 from parallel_agents.errors import ConfigError, NonFiniteError, RunError, ShapeError, SharingError
 from parallel_agents.memory import Buffer, Ring, RingShape
+from parallel_agents.models.weights import read_weights, write_weights
 from parallel_agents.networks import Architecture, Convolution, Factory
 from parallel_agents.seeding import Purpose, generator
 from parallel_agents.types import Array, Identity, Snapshot, State, Weights
@@ -110,6 +112,8 @@ class Model:
         self.hyper = dict(hyper)
         self.frozen = False
         self.busy: str | None = None
+        self.seated = False
+        """True once the model is a row of a stack: from then on the stack holds its newest state."""
         self._identity: Identity | None = None
         self._state: State | None = None
         self._trained = False
@@ -258,6 +262,20 @@ class Model:
             return 0.0
         self.state, result = self.blueprint.learner(updates=1).learn(self.state, snapshot, self.identity)
         return float(result.metrics["loss"][0])
+
+    def save_weights(self, path: str | Path) -> None:
+        """Write the weights that this agent would act with, and what network they belong to, as one file."""
+        write_weights(Path(path), self.blueprint.network, self.state)
+
+    def load_weights(self, path: str | Path) -> None:
+        """Start from the weights of a file: a fresh learner, with a fresh optimizer, that knows what they know."""
+        if self.seated:
+            raise RunError(
+                f"load_weights({str(path)!r}) was called on a model that is part of a run already, which would not "
+                "notice: call it before, for example in setup_agents()"
+            )
+        fresh = self.blueprint.learner().init(self.identity, [self.hyper])
+        self.state = read_weights(Path(path), self.blueprint.network, fresh)
 
     def start_epoch_action(self, epoch: int = 0, **_: Any) -> None:
         """Called before each epoch."""

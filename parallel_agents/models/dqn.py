@@ -13,9 +13,10 @@ import numpy as np
 from parallel_agents.acting import EPSILON_SLOTS, epsilon_greedy
 from parallel_agents.config import build_section
 from parallel_agents.errors import ConfigError
-from parallel_agents.learning import DQNLearner, Normalising
+from parallel_agents.learning import SHAPES, DQNLearner, Normalising, scheduled
 from parallel_agents.memory import EVENT_COLUMNS, EventWeighting, Ring, RingShape, draw_rows
 from parallel_agents.models.base import DIRECT, Model, convolution, own_architecture
+from parallel_agents.models.rates import Schedule, check_learning_rate, learning_rate
 from parallel_agents.networks import MLP, Architecture, Factory, ModuleNetwork
 from parallel_agents.seeding import Purpose, generator
 from parallel_agents.types import Array, Identity, Snapshot
@@ -33,6 +34,8 @@ class ReplayOptions:
     lr_final: float | None = None
     """Learning rate after `lr_updates` updates; None: constant."""
     lr_updates: int = 0
+    lr_schedule: Schedule = "linear"
+    """How the learning rate goes from `lr` to `lr_final`."""
     gamma: float = 0.95
     n_step: int = 1
     n_frames: int = 1
@@ -50,7 +53,9 @@ class ReplayOptions:
     epsilon: float = 1.0
     epsilon_final: float = 0.05
     epsilon_epochs: int = 40
-    """ε falls in a line from `epsilon` to `epsilon_final` over so many epochs."""
+    """ε goes from `epsilon` to `epsilon_final` over so many epochs."""
+    epsilon_schedule: Schedule = "linear"
+    """How it goes there."""
     normalise_observations: bool = False
     """See observations in units of their mean and deviation so far."""
     normalise_rewards: bool = False
@@ -62,7 +67,7 @@ class ReplayOptions:
         for name in ("n_step", "n_frames", "batch_size", "updates_per_round", "buffer_size"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"model.{name} is {getattr(self, name)}: give a whole number of at least 1")
-        for name in ("lr_updates", "learning_starts", "target_interval", "epsilon_epochs"):
+        for name in ("learning_starts", "target_interval", "epsilon_epochs"):
             if getattr(self, name) < 0:
                 raise ConfigError(f"model.{name} is {getattr(self, name)}: give a whole number of at least 0")
         for name in ("gamma", "tau", "epsilon", "epsilon_final"):
@@ -71,12 +76,9 @@ class ReplayOptions:
         for name in ("lr", "clip"):
             if not 0.0 < getattr(self, name) < math.inf:
                 raise ConfigError(f"model.{name} is {getattr(self, name)}: give a number above 0")
-        if self.lr_final is not None and not 0.0 <= self.lr_final < math.inf:
-            raise ConfigError(f"model.lr_final is {self.lr_final}: give a number from 0")
-        if self.lr_final is not None and self.lr_updates < 1:
-            raise ConfigError(
-                "model.lr_final is given without model.lr_updates: say over how many updates it is reached"
-            )
+        check_learning_rate(self)
+        if self.epsilon_schedule == "exponential" and not (self.epsilon > 0.0 and self.epsilon_final > 0.0):
+            raise ConfigError("model.epsilon_schedule is 'exponential': epsilon and epsilon_final must be above 0")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -145,8 +147,8 @@ class ReplayBlueprint:
         return {}
 
     def explore(self, hyper: Mapping[str, Any], epoch: int) -> float:
-        share = min(1.0, max(0, epoch - 1) / max(1.0, hyper["epsilon_epochs"]))
-        return float(hyper["epsilon"] + (hyper["epsilon_final"] - hyper["epsilon"]) * share)
+        ends = (hyper["epsilon"], hyper["epsilon_final"])
+        return scheduled(int(hyper["epsilon_shape"]), *ends, max(0, epoch - 1), max(1.0, hyper["epsilon_epochs"]))
 
     def snapshot(
         self,
@@ -271,18 +273,8 @@ def replay(options: Any, obs_shape: int | tuple[int, ...], n_actions: int, world
 
 def replay_hyper(options: ReplayOptions) -> dict[str, Any]:
     """The values that may differ between the rows of a stack."""
-    names = (
-        "lr",
-        "lr_updates",
-        "gamma",
-        "clip",
-        "tau",
-        "target_interval",
-        "epsilon",
-        "epsilon_final",
-        "epsilon_epochs",
-    )
+    names = ("gamma", "clip", "tau", "target_interval", "epsilon", "epsilon_final", "epsilon_epochs")
     own: dict[str, Any] = {name: float(getattr(options, name)) for name in names}
     if options.importance is not None:
         own["importance"] = build_section(EventWeighting, options.importance, "model.importance")
-    return {**own, "lr_final": options.lr if options.lr_final is None else options.lr_final}
+    return {**own, **learning_rate(options), "epsilon_shape": float(SHAPES.index(options.epsilon_schedule))}

@@ -16,6 +16,7 @@ from parallel_agents.errors import ConfigError, RunError
 from parallel_agents.learning import Normalising, PPOLearner
 from parallel_agents.memory import Ring, RingShape
 from parallel_agents.models.base import Model, convolution, own_architecture
+from parallel_agents.models.rates import Schedule, check_learning_rate, learning_rate
 from parallel_agents.networks import (
     ActorCritic,
     Architecture,
@@ -44,6 +45,8 @@ class PPOOptions:
     lr_final: float | None = None
     """Learning rate after `lr_updates` updates; None: constant."""
     lr_updates: int = 0
+    lr_schedule: Schedule = "linear"
+    """How the learning rate goes from `lr` to `lr_final`."""
     gamma: float = 0.99
     gae_lambda: float = 0.95
     passes: int = 4
@@ -78,8 +81,7 @@ class PPOOptions:
         for name in ("value_clip", "value_weight", "entropy", "target_kl"):
             if not 0.0 <= getattr(self, name) < math.inf:
                 raise ConfigError(f"model.{name} is {getattr(self, name)}: give a number of at least 0")
-        if self.lr_final is not None and self.lr_updates < 1:
-            raise ConfigError("model.lr_final is given without model.lr_updates: say over how many updates")
+        check_learning_rate(self)
 
 
 @dataclass(frozen=True)
@@ -299,7 +301,6 @@ class PPO(Model):
 
 def _hyper(options: PPOOptions) -> dict[str, Any]:
     """The values that may differ between the rows of a stack."""
-    names = ("lr", "lr_updates", "clip", "ratio_clip", "value_clip", "value_weight", "entropy", "gamma", "target_kl")
+    names = ("clip", "ratio_clip", "value_clip", "value_weight", "entropy", "gamma", "target_kl")
     own = {name: float(getattr(options, name)) for name in names}
-    final = options.lr if options.lr_final is None else options.lr_final
-    return {**own, "lr_final": final, "lambda": options.gae_lambda}
+    return {**own, **learning_rate(options), "lambda": options.gae_lambda}

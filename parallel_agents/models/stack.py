@@ -49,6 +49,7 @@ class Stack:
             if locked and not isinstance(model.memory, ThreadSafeBuffer):
                 model.memory = ThreadSafeBuffer.taking_over(model.memory)
             model.memory.move_to(self.ring, row)
+            model.seated = True
         self._locked = [model.memory for model in self.models if type(model.memory) is not Buffer]
         self.learner = self.blueprint.learner(device=device)
         self.state = State.join([model.state for model in self.models])

@@ -82,6 +82,18 @@ def test_exploration_falls_in_a_line_with_epochs():
     assert made.epsilon == 0.7
 
 
+@pytest.mark.parametrize(
+    ("schedule", "expected"), [("exponential", [1.0, 0.5, 0.25, 0.25]), ("cosine", [1.0, 0.625, 0.25, 0.25])]
+)
+def test_exploration_may_fall_otherwise(schedule, expected):
+    made = model(epsilon=1.0, epsilon_final=0.25, epsilon_epochs=2, epsilon_schedule=schedule)
+    found = []
+    for epoch in (1, 2, 3, 50):
+        made.start_epoch_action(epoch=epoch)
+        found.append(made.epsilon)
+    assert found == pytest.approx(expected)
+
+
 def test_frames_before_an_observation_come_from_the_memory():
     made = model(n_frames=3)
     made.set_epsilon(0.0)
@@ -237,6 +249,13 @@ def test_initial_weights_are_drawn_for_whom_the_model_is():
         ({"lr_final": 0.1}, r"model\.lr_final is given without model\.lr_updates"),
         ({"lr_final": -0.1, "lr_updates": 5}, r"model\.lr_final is -0\.1: give a number from 0"),
         ({"lr_final": float("nan"), "lr_updates": 5}, r"model\.lr_final is nan"),
+        ({"lr_updates": -1}, r"model\.lr_updates is -1"),
+        ({"lr_schedule": "steps"}, r"model\.lr_schedule is 'steps'.*'linear', 'exponential', 'cosine'"),
+        (
+            {"lr_final": 0.0, "lr_updates": 5, "lr_schedule": "exponential"},
+            r"model\.lr_schedule is 'exponential': lr_final must be above 0",
+        ),
+        ({"epsilon_final": 0.0, "epsilon_schedule": "exponential"}, r"model\.epsilon_schedule is 'exponential'"),
     ],
 )
 def test_bad_options_are_refused(options, text):
@@ -267,7 +286,8 @@ def test_options_reach_the_learner_and_the_memory():
     state = {
         name.removeprefix("hyper."): tensor.item() for name, tensor in made.state.tensors.items() if "hyper" in name
     }
-    assert state == {"lr": 0.5, "lr_final": 0.1, "lr_updates": 9, "clip": 2.0, "tau": 0.3, "target_interval": 8}
+    rates = {"lr": 0.5, "lr_final": 0.1, "lr_updates": 9, "lr_shape": 0}
+    assert state == {**rates, "clip": 2.0, "tau": 0.3, "target_interval": 8}
 
 
 def test_a_model_section_makes_a_model():

@@ -1,0 +1,174 @@
+"""Ordinary learners, one object per agent, as they are usually written: what a loop over agents consists of.
+
+Each does the same arithmetic as our learner of that name, with torch's own modules and a fused Adam of its own.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Mapping
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from parallel_agents.learning.gae import advantages
+from parallel_agents.types import Array
+
+Batch = Mapping[str, Tensor]
+COSINES = 64
+
+
+def mlp(inputs: int, hidden: tuple[int, ...], outputs: int, activation: type[nn.Module] = nn.ReLU) -> nn.Sequential:
+    sizes = (inputs, *hidden)
+    layers = [part for a, b in pairwise(sizes) for part in (nn.Linear(a, b), activation())]
+    return nn.Sequential(*layers, nn.Linear(sizes[-1], outputs))
+
+
+class PlainDQN:
+    """Double DQN with a soft target."""
+
+    def __init__(self, inputs: int, hidden: tuple[int, ...], actions: int) -> None:
+        self.online: nn.Module = mlp(inputs, hidden, actions)
+        self._follow()
+
+    def _follow(self) -> None:
+        self.target = copy.deepcopy(self.online)
+        self.optimizer = torch.optim.Adam(self.online.parameters(), 1e-3, fused=True)
+
+    def act(self, seen: Tensor) -> Array:
+        with torch.inference_mode():
+            return np.asarray(self.online(seen).argmax(-1).numpy())
+
+    def learn(self, columns: Batch, updates: int) -> None:
+        size = len(columns["returns"]) // updates
+        for update in range(updates):
+            batch = {name: column[update * size : (update + 1) * size] for name, column in columns.items()}
+            self._step(self.loss(batch))
+
+    def loss(self, batch: Batch) -> Tensor:
+        with torch.no_grad():
+            best = self.online(batch["next_states"]).argmax(-1, keepdim=True)
+            values = self.target(batch["next_states"]).gather(-1, best).squeeze(-1)
+            goals = batch["returns"] + batch["discounts"] * values
+        chosen = self.online(batch["states"]).gather(-1, batch["actions"][:, None]).squeeze(-1)
+        return nn.functional.smooth_l1_loss(chosen, goals)
+
+    def _step(self, loss: Tensor) -> None:
+        self.optimizer.zero_grad()
+        loss.backward()  # type: ignore[no-untyped-call]
+        nn.utils.clip_grad_norm_(self.online.parameters(), 10.0)
+        self.optimizer.step()
+        with torch.no_grad():
+            for mine, theirs in zip(self.online.parameters(), self.target.parameters(), strict=True):
+                theirs.lerp_(mine, 0.01)
+
+
+class NoisyLinear(nn.Module):
+    """Factorised noise, drawn anew for every call that learns."""
+
+    def __init__(self, fan_in: int, fan_out: int) -> None:
+        super().__init__()
+        bound = 1.0 / math.sqrt(fan_in)
+        self.weight = nn.Parameter(torch.empty(fan_out, fan_in).uniform_(-bound, bound))
+        self.bias = nn.Parameter(torch.empty(fan_out).uniform_(-bound, bound))
+        self.weight_deviation = nn.Parameter(torch.full((fan_out, fan_in), 0.5 * bound))
+        self.bias_deviation = nn.Parameter(torch.full((fan_out,), 0.5 * bound))
+
+    def forward(self, x: Tensor, noisy: bool) -> Tensor:
+        if not noisy:
+            return nn.functional.linear(x, self.weight, self.bias)
+        inner, outer = (noise.sign() * noise.abs().sqrt() for noise in map(torch.randn, reversed(self.weight.shape)))
+        weight = self.weight + self.weight_deviation * torch.outer(outer, inner)
+        return nn.functional.linear(x, weight, self.bias + self.bias_deviation * outer)
+
+
+class QuantileModule(nn.Module):
+    def __init__(self, inputs: int, layer: int, actions: int) -> None:
+        super().__init__()
+        self.seen, self.cosines = nn.Linear(inputs, layer), nn.Linear(COSINES, layer)
+        self.joined, self.head = NoisyLinear(layer, layer), NoisyLinear(layer, actions + 1)
+        self.register_buffer("steps", torch.arange(1, COSINES + 1) * math.pi)
+
+    def forward(self, x: Tensor, quantiles: Tensor, noisy: bool) -> Tensor:
+        embedded = torch.relu(self.cosines(torch.cos(quantiles[..., None] * self.steps)))
+        joined = torch.relu(self.seen(x))[:, None] * embedded
+        head = self.head(torch.relu(self.joined(joined, noisy)), noisy)
+        value, advantage = head[..., :1], head[..., 1:]
+        return value + advantage - advantage.mean(-1, keepdim=True)
+
+
+class PlainIQN(PlainDQN):
+    """Implicit quantiles with noisy, dueling layers."""
+
+    def __init__(self, inputs: int, layer: int, actions: int, quantiles: int = 12) -> None:
+        self.online = QuantileModule(inputs, layer, actions)
+        self.quantiles = quantiles
+        self.fixed = (torch.arange(quantiles) + 0.5)[None] / quantiles
+        self._follow()
+
+    def act(self, seen: Tensor) -> Array:
+        with torch.inference_mode():
+            return np.asarray(self.online(seen, self.fixed.expand(len(seen), -1), False).mean(1).argmax(-1).numpy())
+
+    def loss(self, batch: Batch) -> Tensor:
+        shape = (len(batch["returns"]), self.quantiles)
+        quantiles, ahead = torch.rand(shape), torch.rand(shape)
+        with torch.no_grad():
+            best = self.online(batch["next_states"], ahead, True).mean(1).argmax(-1)
+            values = self.target(batch["next_states"], ahead, True)
+            kept = values.gather(-1, best[:, None, None].expand(-1, self.quantiles, 1)).squeeze(-1)
+            goals = batch["returns"][:, None] + batch["discounts"][:, None] * kept
+        values = self.online(batch["states"], quantiles, True)
+        chosen = values.gather(-1, batch["actions"][:, None, None].expand(-1, self.quantiles, 1))
+        errors = goals[:, None, :] - chosen
+        size = errors.abs().clamp(max=1.0)
+        huber = size * (errors.abs() - 0.5 * size)
+        return ((quantiles[..., None] - (errors < 0).float()).abs() * huber).mean(-1).sum(-1).mean()
+
+
+class PlainPPO:
+    """PPO with apart networks for policy and value, advantages included."""
+
+    def __init__(self, inputs: int, hidden: tuple[int, ...], actions: int) -> None:
+        self.policy, self.value = mlp(inputs, hidden, actions, nn.Tanh), mlp(inputs, hidden, 1, nn.Tanh)
+        self.parameters = [*self.policy.parameters(), *self.value.parameters()]
+        self.optimizer = torch.optim.Adam(self.parameters, 1e-3, fused=True)
+        self.entropy = 0.01
+
+    def act(self, seen: Tensor) -> Array:
+        with torch.inference_mode():
+            chances = torch.distributions.Categorical(logits=self.policy(seen), validate_args=False)
+            action = chances.sample()  # type: ignore[no-untyped-call]
+            chances.log_prob(action).numpy()  # type: ignore[no-untyped-call]
+            self.value(seen).numpy()
+            return np.asarray(action.numpy())
+
+    def learn(self, columns: Mapping[str, Array], minibatches: int) -> None:
+        """One pass over (T, W) columns."""
+        valid = np.flatnonzero(columns["valid"])
+        names = ("rewards", "value", "terminated", "truncated", "valid", "follow")
+        rise = advantages(*(columns[name][None] for name in names), np.array([0.99]), np.array([0.95]))[0]
+        goals = rise + columns["value"]
+        rise = (rise - rise.mean()) / (rise.std() + 1e-8)
+        data: dict[str, Any] = {name: columns[name] for name in ("observations", "actions", "log_prob")}
+        flat = {name: torch.from_numpy(column.reshape(rise.size, -1)) for name, column in data.items()}
+        flat |= {"rise": torch.from_numpy(rise.reshape(-1)), "goals": torch.from_numpy(goals.reshape(-1))}
+        for part in np.array_split(np.random.default_rng(0).permutation(valid), minibatches):
+            self._step({name: column[torch.from_numpy(part)] for name, column in flat.items()})
+
+    def _step(self, batch: Batch) -> None:
+        logs = torch.log_softmax(self.policy(batch["observations"]), -1)
+        log_prob = logs.gather(-1, batch["actions"]).squeeze(-1)
+        ratio = torch.exp(log_prob - batch["log_prob"].squeeze(-1))
+        surrogate = torch.minimum(ratio * batch["rise"], ratio.clamp(0.8, 1.2) * batch["rise"])
+        error = (self.value(batch["observations"]).squeeze(-1) - batch["goals"]) ** 2
+        entropy = -(logs.exp() * logs).sum(-1)
+        loss = (-surrogate + 0.5 * error - self.entropy * entropy).mean()
+        self.optimizer.zero_grad()
+        loss.backward()  # type: ignore[no-untyped-call]
+        nn.utils.clip_grad_norm_(self.parameters, 0.5)
+        self.optimizer.step()
