@@ -13,6 +13,7 @@ import tyro
 
 from parallel_agents.cli.commands import Doctor, Eval, Export, Resume, Train
 from parallel_agents.cli.signals import terminated
+from parallel_agents.cli.workflow import Workflow
 from parallel_agents.errors import ParallelAgentsError, WorldError
 
 __all__ = ["main"]
@@ -23,6 +24,7 @@ COMMANDS: dict[str, Callable[..., Any]] = {
     "eval": Eval,
     "export": Export,
     "doctor": Doctor,
+    "workflow": Workflow,
 }
 
 

@@ -128,6 +128,11 @@ class ParallelOrderConditionedPPO:
         """Rounds learnt from so far."""
 
     @property
+    def hidden(self) -> tuple[int, ...]:
+        """Widths of the hidden layers."""
+        return self.model.blueprint.network.policy.hidden  # type: ignore[no-any-return]
+
+    @property
     def orders(self) -> tuple[Order, ...]:
         """The order of every environment."""
         return self.compliance.orders

@@ -9,6 +9,7 @@ exploits, and an order that puts it first spends Restores on false alarms (some 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -43,11 +44,18 @@ class Landscape:
 
 def landscape(
     red: str = "Meander", version: str = "head", steps: int = 100, late_start: int = 50, episodes: int = 200,
-    seed: int = 0,
+    seed: int = 0, tell: Callable[[int], None] | None = None,
 ) -> Landscape:  # fmt: skip
-    """Play every order over the same `episodes` worlds, so that orders are compared under equal luck."""
+    """Play every order over the same `episodes` worlds, so that orders are compared under equal luck.
+
+    tell: called after each order with how many are done.
+    """
     if episodes < 2:
         raise ConfigError(f"episodes is {episodes}: at least two are needed for a standard error")
     worlds = NetworkWorlds(episodes, red=red, version=version, steps=steps, late_start=late_start, seed=seed)
-    returns = np.stack([play(worlds, restore_in_order(order), epoch=0).sum(axis=0) for order in ORDERS])
+    returns = np.empty((len(ORDERS), episodes))
+    for done, order in enumerate(ORDERS):
+        returns[done] = play(worlds, restore_in_order(order), epoch=0).sum(axis=0)
+        if tell is not None:
+            tell(done + 1)
     return Landscape(returns.mean(axis=1), returns.std(axis=1, ddof=1) / np.sqrt(episodes))
