@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 import tyro
 
-__all__ = ["Workflow"]
+__all__ = ["Evaluate", "Landscape", "Replay", "Search", "Train", "Workflow"]
 
 Version = Literal["head", "leaderboard", "debugged"]
 Red = Literal["B_line", "Meander", "Sleep"]

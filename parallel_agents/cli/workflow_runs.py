@@ -37,7 +37,7 @@ _DEFENCE = "parallel_agents.workflows.defence:NetworkDefence"
 _EVERY = 5.0  # seconds between two lines of progress
 
 
-class Lines:
+class _Lines:
     """Progress as lines on stderr: at most one every few seconds, but each that matters."""
 
     def __init__(self, quiet: bool) -> None:
@@ -54,7 +54,7 @@ class Lines:
 
 def replay_file(options: Replay) -> None:
     """Replay a recording and print how many turns differ."""
-    Lines(options.quiet).say(f"replaying {options.file} as {options.version}")
+    _Lines(options.quiet).say(f"replaying {options.file} as {options.version}")
     found = replay(options.file, options.version)
     told = f"{found['episodes']} episodes, {found['steps']:,} steps, {found['mismatches']} mismatches"
     first = found["first_mismatch"]
@@ -84,7 +84,7 @@ def train_in_order(options: Train) -> None:
     numerics.require()
     if options.set:
         raise ConfigError("--set is for the configuration of a defender without an order: leave out --order or --set")
-    everything, lines = options.order == "all", Lines(options.quiet)
+    everything, lines = options.order == "all", _Lines(options.quiet)
     order = UNIT_TYPES if everything else _order(str(options.order))
     n_envs, episodes = options.worlds or 25, options.epochs or 50
     weight = {} if options.alignment is None else {"alignment_weight": options.alignment}
@@ -120,7 +120,7 @@ def search_orders(options: Search) -> None:
         method=options.method, alignment_weight=options.alignment, seed=options.seed,
         worlds={"red": options.red, "version": options.version, "late_start": options.late_start},
     )  # fmt: skip
-    folder, lines = options.out or RunFolder.create("workflow-search").path, Lines(options.quiet)
+    folder, lines = options.out or RunFolder.create("workflow-search").path, _Lines(options.quiet)
 
     def progress(name: str, fields: Mapping[str, Any]) -> None:
         number = f"workflow {fields['number']}/{options.workflows}"
@@ -164,7 +164,7 @@ def evaluate_defender(options: Evaluate) -> None:
         return
     if options.order is not None:
         raise ConfigError(f"{options.run_dir} was not trained on an order: leave out --order")
-    made, lines = _made(options), Lines(options.quiet)
+    made, lines = _made(options), _Lines(options.quiet)
     lines.say(f"playing {options.episodes} episodes against each red agent, in four variants of the game")
     table = score_table(made, options.episodes, options.seed)
     values = {
@@ -227,7 +227,7 @@ def _animation(options: Evaluate, made: Made) -> str | None:
 
 def show_landscape(options: Landscape) -> None:
     """Brute-force all orders and print them, best first."""
-    lines = Lines(options.quiet)
+    lines = _Lines(options.quiet)
     found = landscape(
         options.red, options.version, late_start=options.late_start, episodes=options.episodes, seed=options.seed,
         tell=lambda done: lines.say(f"{done}/{len(ORDERS)} orders"),

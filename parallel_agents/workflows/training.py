@@ -19,7 +19,7 @@ from parallel_agents.workflows.network import NetworkWorlds
 from parallel_agents.workflows.orders import ORDERS, Order
 from parallel_agents.workflows.wrapper import ParallelEnvWrapper
 
-__all__ = ["Training", "Verdict", "evaluate_order", "train_all_orders", "train_order"]
+__all__ = ["Training", "Verdict", "effective_orders", "evaluate_order", "train_all_orders", "train_order"]
 
 Tell = Callable[[int, float, float], None]
 """Called after each episode with its number, mean compliance and mean return."""
