@@ -22,7 +22,7 @@ from parallel_agents.errors import ActionError
 from parallel_agents.workflows.network import NetworkWorlds
 from parallel_agents.workflows.network import tables as t
 
-__all__ = ["NetworkParallelEnv", "NetworkVectorEnv"]
+__all__ = ["NetworkEnv", "NetworkParallelEnv", "NetworkVectorEnv"]
 
 Bits = NDArray[np.uint8]
 
@@ -45,6 +45,32 @@ class _Episodes:
     def info(self) -> dict[str, Any]:
         """The truth, for whoever studies a defender; not for the defender."""
         return {"access": self.worlds.access, "ot_running": self.worlds.ot_running}
+
+
+class NetworkEnv(gymnasium.Env[Bits, int]):
+    """One game as a Gymnasium environment; keywords are those of `NetworkWorlds`.
+
+    >>> env = NetworkEnv(red="Meander", steps=50)
+    >>> env.reset(seed=3)[0].shape, env.step(0)[1:4]
+    ((52,), (0.0, False, False))
+    """
+
+    metadata: dict[str, Any] = {"render_modes": []}
+
+    def __init__(self, **options: Any) -> None:
+        self._episodes = _Episodes(1, options)
+        self.observation_space = spaces.Box(0, 1, (t.OBSERVATION_SIZE,), np.uint8)
+        self.action_space = spaces.Discrete(t.N_ACTIONS)  # type: ignore[assignment]
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Bits, dict[str, Any]]:
+        """Start an episode."""
+        super().reset(seed=seed)
+        return self._episodes.reset(seed)[0], {}
+
+    def step(self, action: int) -> tuple[Bits, float, bool, bool, dict[str, Any]]:
+        """One turn; an episode ends as truncated."""
+        observations, rewards, dones = self._episodes.worlds.step([int(action)])
+        return observations[0], float(rewards[0]), False, bool(dones[0]), {}
 
 
 class NetworkVectorEnv(VectorEnv[Bits, NDArray[np.int64], NDArray[Any]]):
