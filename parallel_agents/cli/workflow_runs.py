@@ -89,7 +89,7 @@ def train_in_order(options: Train) -> None:
     n_envs, episodes = options.worlds or 25, options.epochs or 50
     weight = {} if options.alignment is None else {"alignment_weight": options.alignment}
     agent = ParallelOrderConditionedPPO(order, n_envs, seed=options.seed, **weight)  # type: ignore[arg-type]
-    game = {"red": options.red[0], "version": options.version, "late_start": options.late_start}
+    game: dict[str, Any] = {"red": options.red[0], "version": options.version, "late_start": options.late_start}
     envs = ParallelEnvWrapper(n_envs, seed=options.seed, **game)
     folder = RunFolder.create("workflow-order", options.out)
 
