@@ -6,6 +6,7 @@
 - simulation: `MarketWorlds`, W worlds stepped as one
 - environment: `MarketEnvironment`, the same as agents' environment
 - importance: training with importance sampling
+- montecarlo: one agent in a hundred worlds at once, training on what it meets there, and robust strategies
 """
 
 from __future__ import annotations
@@ -13,16 +14,48 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+_MONTE_CARLO = (
+    "ExperienceBuffer",
+    "MonteCarloSimulator",
+    "MonteCarloTrainingConfig",
+    "MonteCarloTrainingOrchestrator",
+    "ParallelWorldOrchestrator",
+    "ParallelWorldSimulator",
+    "detect_convergence_patterns",
+)
 _HOMES = {
     "MarketEnvironment": "environment",
+    "WorldType": "worlds",
     "patterns_of": "source",
+    **dict.fromkeys(_MONTE_CARLO, "montecarlo"),
 }
 
-__all__ = ["MarketEnvironment", "patterns_of"]
+__all__ = [
+    "ExperienceBuffer",
+    "MarketEnvironment",
+    "MonteCarloSimulator",
+    "MonteCarloTrainingConfig",
+    "MonteCarloTrainingOrchestrator",
+    "ParallelWorldOrchestrator",
+    "ParallelWorldSimulator",
+    "WorldType",
+    "detect_convergence_patterns",
+    "patterns_of",
+]
 
 if TYPE_CHECKING:
     from parallel_agents.market.environment import MarketEnvironment
+    from parallel_agents.market.montecarlo import (
+        ExperienceBuffer,
+        MonteCarloSimulator,
+        MonteCarloTrainingConfig,
+        MonteCarloTrainingOrchestrator,
+        ParallelWorldOrchestrator,
+        ParallelWorldSimulator,
+        detect_convergence_patterns,
+    )
     from parallel_agents.market.source import patterns_of
+    from parallel_agents.market.worlds import WorldType
 
 
 def __getattr__(name: str) -> Any:

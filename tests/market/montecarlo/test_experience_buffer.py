@@ -1,0 +1,124 @@
+"""A million transitions in less than 100 MB, each as it was added within the stated bound."""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+import pytest
+
+from parallel_agents.errors import CheckpointError, ConfigError, ContractError, NonFiniteError, ShapeError
+from parallel_agents.market.montecarlo import EpisodeExperience, ExperienceBuffer
+from parallel_agents.market.montecarlo.buffer import RELATIVE_ERROR
+from parallel_agents.market.worlds import WorldType
+from parallel_agents.seeding import Purpose, generator
+
+
+def episode(number: int, steps: int = 20, features: int = 4, crisis: tuple[int, ...] = ()) -> EpisodeExperience:
+    draws = generator(5, Purpose.WORLD, world=number)
+    values = np.zeros(steps, np.float32)
+    values[list(crisis)] = 50.0
+    return EpisodeExperience(
+        world=number,
+        kind=tuple(WorldType)[number % 10],
+        lap=0,
+        context={"crisis_share": 0.1},
+        states=(draws.standard_normal((steps + 1, features)) * 3).astype(np.float32),
+        actions=draws.integers(0, 9, steps),
+        rewards=draws.standard_normal(steps).astype(np.float32),
+        values=values,
+        crisis_values=values,
+        cost=1.0,
+        conversions=float(len(crisis)),
+    )
+
+
+def test_transitions_come_back_with_what_followed_them():
+    buffer = ExperienceBuffer(1000, 4)
+    episodes = [episode(i, crisis=(3, 7)) for i in range(10)]
+    buffer.add_experiences(episodes)
+    assert len(buffer) == 200
+    batch = buffer.sample_batch(100, importance_sampling=False)
+    starts = {e.rewards[t]: (e, t) for e in episodes for t in range(20)}
+    for i in range(100):
+        e, t = starts[batch["rewards"][i]]
+        for name, at in (("states", t), ("next_states", t + 1)):
+            assert (np.abs(batch[name][i] - e.states[at]) <= np.abs(e.states[at]) * RELATIVE_ERROR + 3e-8).all()
+        assert batch["actions"][i] == e.actions[t]
+        assert batch["dones"][i] == (t == 19)
+        assert batch["crisis"][i] == (t in (3, 7))
+        assert tuple(WorldType)[batch["world_types"][i]] is e.kind
+
+
+def test_the_oldest_give_way_and_never_mix_with_the_newest():
+    buffer = ExperienceBuffer(100, 4)
+    for i in range(40):
+        buffer.add_experience(episode(i, crisis=(1,)))
+        assert len(buffer) <= 107
+    assert len(buffer) >= 95
+    batch = buffer.sample_batch(95, importance_sampling=True)
+    known = {e.rewards[t]: (e, t) for i in range(34, 40) for e in [episode(i, crisis=(1,))] for t in range(20)}
+    for i in range(95):
+        e, t = known[batch["rewards"][i]]
+        np.testing.assert_allclose(batch["next_states"][i], e.states[t + 1], rtol=1e-3, atol=1e-6)
+
+
+def test_statistics_tell_of_every_type():
+    buffer = ExperienceBuffer(1000, 4)
+    buffer.add_experiences([episode(i, crisis=(0,)) for i in range(20)])
+    told = buffer.statistics()
+    assert told["transitions"] == 400
+    assert told["episodes"] == 20
+    assert told["crisis_parent_share"] == pytest.approx(0.05)
+    assert told["predicted_shares"]["crisis_parent"] == pytest.approx(0.5)
+    assert len(told["world_types"]) == 10
+    assert sum(part["transitions"] for part in told["world_types"].values()) == 400
+    assert told["bytes"] == buffer.nbytes
+
+
+def test_a_stored_buffer_goes_on_as_it_would_have():
+    one = ExperienceBuffer(200, 4)
+    one.add_experiences([episode(i, crisis=(2,)) for i in range(15)])
+    one.sample_batch(8)
+    other = ExperienceBuffer(200, 4)
+    other.load_state({name: array.copy() for name, array in one.state().items()})
+    for buffer in (one, other):
+        buffer.add_experience(episode(99))
+    for a, b in zip(one.sample_batch(32).values(), other.sample_batch(32).values(), strict=True):
+        np.testing.assert_array_equal(a, b)
+    with pytest.raises(CheckpointError, match="the stored buffer has another states"):
+        ExperienceBuffer(200, 5).load_state(one.state())
+
+
+def test_a_million_transitions_take_less_than_100_mb_and_a_second():
+    features, steps, count = 32, 50, 200  # a fiftieth of a million: the sizes are those of a whole one
+    buffer = ExperienceBuffer(1_000_000, features)
+    assert buffer.nbytes <= 100e6
+    episodes = [episode(i, steps, features, crisis=(5,)) for i in range(count)]
+    began = time.process_time()
+    buffer.add_experiences(episodes)
+    back = buffer.rows(buffer._live())
+    taken = time.process_time() - began
+    assert len(back["rewards"]) == steps * count
+    assert taken * 1_000_000 / (steps * count) < 15.0  # generous: the second is measured by the benchmark
+
+
+def test_bad_episodes_are_refused_before_any_is_kept():
+    buffer = ExperienceBuffer(100, 4)
+    good, short = episode(0), episode(1)
+    for spoil, error, text in (
+        ({"states": short.states[:-1]}, ShapeError, r"states of shape \(20, 4\): \(21, 4\) is due"),
+        ({"actions": np.zeros((20, 2))}, ShapeError, "actions of shape"),
+        ({"rewards": np.full(20, np.nan, np.float32)}, NonFiniteError, "rewards hold NaN"),
+        ({"states": np.full((21, 4), 1e6, np.float32)}, NonFiniteError, "a feature is larger than 65504"),
+    ):
+        bad = EpisodeExperience(**{**vars(short), **spoil})
+        with pytest.raises(error, match=text):
+            buffer.add_experiences([good, bad])
+        assert len(buffer) == 0
+    with pytest.raises(ShapeError, match="does not fit into a buffer of 100"):
+        buffer.add_experience(episode(0, steps=200))
+    with pytest.raises(ContractError, match="the buffer is empty"):
+        buffer.sample_batch(3)
+    with pytest.raises(ConfigError, match="a buffer of 0 transitions"):
+        ExperienceBuffer(0, 4)

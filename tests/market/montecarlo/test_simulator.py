@@ -1,0 +1,261 @@
+"""One agent in many worlds at once: in flight together, alike however they are grouped, failures named and counted."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from parallel_agents.errors import ConfigError, ContractError, WorldError
+from parallel_agents.market.importance import PolicyDoor
+from parallel_agents.market.montecarlo import EpisodeSetting, MonteCarloSimulator, ParallelWorldSimulator
+from parallel_agents.models import DQN
+
+SHORT = EpisodeSetting(steps=6, auctions_per_step=20.0, threads=1)
+
+
+class Fixed:
+    """Always the same action; remembers what it was shown."""
+
+    def __init__(self, action: int = 9) -> None:
+        self.action, self.seen = action, []
+
+    def act(self, state):
+        self.seen.append(state)
+        return self.action
+
+
+def simulator(patterns, worlds=12, concurrent=100, setting=SHORT, **options) -> MonteCarloSimulator:
+    return MonteCarloSimulator(worlds, None, concurrent, 10_000, patterns=patterns, setting=setting, **options)
+
+
+def run(simulation, agent, size=None):
+    return asyncio.run(simulation.run_episode_batch(agent, size))
+
+
+def same(one, other) -> bool:
+    return all(
+        a.world == b.world and a.lap == b.lap and (a.states == b.states).all() and (a.rewards == b.rewards).all()
+        for a, b in zip(one, other, strict=True)
+    )
+
+
+def test_a_hundred_worlds_are_in_flight_together(patterns):
+    """Observed by the agent: every world has shown its state of a step before any shows that of the next."""
+    agent = Fixed()
+    with simulator(patterns, worlds=100) as simulation:
+        seen = []
+        agent.act = lambda state: (seen.append((simulation.in_flight, round(float(state[0]) * 6))), 9)[1]
+        batch = run(simulation, agent)
+    assert batch.most_in_flight == 100
+    assert {flying for flying, _ in seen} == {100}
+    assert [step for _, step in seen] == [t for t in range(6) for _ in range(100)]
+
+
+@pytest.mark.parametrize("agent", [Fixed(), PolicyDoor(DQN((27,), 24, hidden=(8,)))])
+def test_results_do_not_depend_on_how_many_worlds_are_in_flight(patterns, agent):
+    found = {}
+    for concurrent, threads in ((1, 1), (5, 1), (100, 2)):
+        with simulator(patterns, concurrent=concurrent, setting=replace(SHORT, threads=threads)) as simulation:
+            batch = run(simulation, agent, 20)
+            assert batch.most_in_flight == min(concurrent, 12)
+            found[concurrent] = batch.experiences
+    assert same(found[1], found[5])
+    assert same(found[1], found[100])
+    laps = [e.lap for e in found[1]]
+    assert laps == [0] * 12 + [1] * 8
+    assert not same(found[1][:8], [replace(e, lap=0) for e in found[1][12:]])
+
+
+def test_one_world_by_itself_plays_the_same_episode(patterns):
+    with simulator(patterns) as simulation:
+        batch = run(simulation, Fixed())
+        alone = asyncio.run(simulation.world(4).run_episode(Fixed(), 0))
+    assert same([alone], [batch.experiences[4]])
+    world = ParallelWorldSimulator(simulation.worlds[4], SHORT)
+    world.reset(seed=0)
+    rewards = []
+    done = False
+    while not done:
+        _, reward, done, truncated, told = world.step(9)
+        rewards.append(reward)
+        assert told["event_type"] in ("crisis_parent", "regular_parent")
+    assert not truncated
+    np.testing.assert_allclose(rewards, alone.rewards, rtol=1e-6)
+
+
+def test_every_way_to_act_gives_the_same(patterns):
+    class Many:
+        def act_many(self, states):
+            return np.full(len(states), 9)
+
+    class Waiting:
+        async def take_action(self, state):
+            await asyncio.sleep(0)
+            return 9
+
+    with simulator(patterns) as simulation:
+        found = [run(simulation, agent, 12).experiences for agent in (Fixed(), Many(), Waiting())]
+    first = [e.total_reward for e in found[0]]
+    assert len(set(first)) > 6
+    with simulator(patterns) as simulation:
+        again = [run(simulation, Fixed(), 12).experiences for _ in range(3)]
+    for one, other in zip(found, again, strict=True):
+        assert same(one, other)
+
+
+def test_a_failing_world_is_named_and_counted_and_the_others_are_kept(patterns):
+    class Picky:
+        """Refuses the worlds that begin in an hour of which the sine is largest."""
+
+        def act(self, state):
+            if state[0] == 0.0 and abs(float(state[1]) - self.refused) < 1e-6:
+                raise ValueError("not at this hour")
+            return 9
+
+    with simulator(patterns) as simulation:
+        whole = run(simulation, Fixed())
+        agent = Picky()
+        hours = [float(e.states[0, 1]) for e in whole]
+        agent.refused = max(hours)
+        guilty = [i for i, h in enumerate(hours) if abs(h - max(hours)) < 1e-6]
+        simulation.episodes = 0
+        batch = run(simulation, agent)
+    assert [f.world for f in batch.failures] == guilty
+    assert batch.failures[0].reason == "ValueError: not at this hour"
+    assert batch.failures[0].kind is simulation.worlds[guilty[0]].kind
+    assert simulation.failures == dict.fromkeys(guilty, 1)
+    assert same(batch, [e for i, e in enumerate(whole) if i not in guilty])
+    assert simulation.in_flight == 0
+
+
+def test_a_world_that_cannot_be_is_named_and_the_others_are_kept(patterns):
+    with simulator(patterns) as simulation:
+        broken = simulation.worlds[7]
+        state = replace(broken.market_state, reserve=-broken.market_state.reserve)
+        worlds = list(simulation.worlds)
+        worlds[7] = replace(broken, market_state=state)
+        simulation.worlds = tuple(worlds)
+        batch = run(simulation, Fixed())
+    assert len(batch) == 11
+    assert [f.world for f in batch.failures] == [7]
+    assert "world 7: market_state.reserve must be 0 or more" in batch.failures[0].reason
+
+
+@pytest.mark.parametrize("kind", ["thread", "coroutine"])
+def test_an_agent_that_never_answers_meets_the_deadline(patterns, kind):
+    class Stuck:
+        def act(self, state):
+            time.sleep(1.5)
+            return 0
+
+    class Waiting:
+        async def act(self, state):
+            await asyncio.sleep(60)
+
+    began = time.monotonic()
+    with simulator(patterns, worlds=1, deadline=0.2) as simulation:
+        batch = run(simulation, Stuck() if kind == "thread" else Waiting())
+    assert time.monotonic() - began < 30
+    assert len(batch) == 0
+    assert "DeadlineError: 1 worlds took longer than 0.2 s" in batch.failures[0].reason
+    with pytest.raises(WorldError, match=r"all 1 episodes failed; the first was world 0 \("):
+        simulation.require_success(batch)
+
+
+def test_aggregates_add_up(patterns):
+    mix = {"normal_market": 0.2, "crisis_parent": 0.8}
+    setting = EpisodeSetting(steps=30, auctions_per_step=200.0)
+    with MonteCarloSimulator(30, mix, 30, 10_000, patterns=patterns, setting=setting) as simulation:
+        batch = run(simulation, Fixed(8))
+        told = simulation.aggregate_experiences(batch)
+    assert told["episodes"] == 30
+    assert told["transitions"] == 900
+    np.testing.assert_allclose(told["total_reward"], sum(e.total_reward for e in batch))
+    assert told["roas"] == pytest.approx(sum(e.revenue for e in batch) / sum(e.cost for e in batch))
+    assert sum(part["episodes"] for part in told["world_type_breakdown"].values()) == 30
+    assert 0.0 < told["crisis_rate"] <= 1.0
+    assert 0.2 < told["crisis_revenue_share"] < 1.0
+    natural = simulation.orchestrator.natural
+    by_type = {k: np.mean([e.total_reward for e in batch if e.kind.value == k]) for k in mix}
+    counts = {k: sum(e.kind.value == k for e in batch) for k in mix}
+    raw = {
+        k: counts[k] * natural[kind] / simulation.orchestrator.mix[kind] for kind in natural if (k := kind.value) in mix
+    }
+    expected = sum(raw[k] * by_type[k] for k in mix) / sum(raw.values())
+    assert told["weighted_reward"] == pytest.approx(expected)
+    rows = told["training_batch"]
+    assert rows["states"].shape == rows["next_states"].shape == (900, len(simulation.world(0).names))
+    assert rows["dones"].sum() == 30
+    np.testing.assert_array_equal(rows["next_states"][:29], rows["states"][1:30])
+    context = list(batch.experiences[0].context)
+    assert context[:4] == ["crisis_share", "competition", "behavioural_health", "ios_share"]
+    assert rows["context"].shape == (900, len(context))
+    np.testing.assert_allclose(rows["context"][0], list(batch.experiences[0].context.values()), rtol=1e-6)
+    with pytest.raises(ContractError, match="there are no experiences to aggregate"):
+        simulation.aggregate_experiences([])
+
+
+def test_importance_sampling_brings_crises_to_half_of_the_batch_with_corrections(patterns):
+    setting = EpisodeSetting(steps=40, auctions_per_step=150.0)
+    with MonteCarloSimulator(40, None, 40, 10_000, patterns=patterns, setting=setting) as simulation:
+        with pytest.raises(ContractError, match="run a batch of episodes first"):
+            simulation.importance_sampling(10)
+        told = simulation.aggregate_experiences(run(simulation, Fixed(8)))
+        natural = told["training_batch"]["crisis"].mean()
+        assert 0.01 < natural < 0.3
+        focused = simulation.importance_sampling(1500)
+        plain = simulation.importance_sampling(1500, focus_rare_events=False)
+    assert focused["crisis"].mean() == pytest.approx(0.5, abs=0.05)
+    assert plain["crisis"].mean() == pytest.approx(natural, abs=0.03)
+    corrected = np.average(focused["rewards"], weights=focused["weights"])
+    truth, spread = told["training_batch"]["rewards"].mean(), told["training_batch"]["rewards"].std()
+    assert abs(corrected - truth) < 4 * spread / np.sqrt(400)
+    assert abs(focused["rewards"].mean() - truth) > abs(corrected - truth)
+
+
+def test_the_mix_adapts_within_what_was_discovered(patterns):
+    with simulator(patterns, worlds=40) as simulation:
+        batch = run(simulation, Fixed())
+        before, natural = simulation.worlds, dict(simulation.orchestrator.natural)
+        mix = simulation.adapt(batch)
+        after = simulation.worlds
+    assert sum(mix.values()) == pytest.approx(1.0)
+    for kind, share in natural.items():
+        assert 0.5 * share - 1e-9 <= mix[kind.value] <= 2.0 * share + 1e-9
+    worst = min(simulation.orchestrator.history[0]["earned"].items(), key=lambda item: item[1])[0]
+    assert mix[worst] > natural[type(before[0].kind)(worst)]
+    shares = {tuple(w.users.share) for w in before}
+    assert not shares & {tuple(w.users.share) for w in after}
+    with simulator(patterns, worlds=40) as again:
+        assert again.adapt(run(again, Fixed())) == mix
+        assert [tuple(w.users.share) for w in again.worlds] == [tuple(w.users.share) for w in after]
+
+
+def test_world_weights_come_from_the_data(patterns):
+    with simulator(patterns, worlds=30) as simulation:
+        weights = simulation.orchestrator.world_weights(simulation.worlds)
+        crisis = [w.users.share[w.crisis] for w in simulation.worlds]
+    assert sum(weights.values()) == pytest.approx(1.0)
+    assert np.corrcoef(crisis, list(weights.values()))[0, 1] > 0.5
+    assert simulation.orchestrator.value_multiplier() > 3.0
+
+
+def test_bad_requests_are_refused(patterns):
+    for arguments, text in (
+        ({"n_worlds": 0}, "n_worlds is 0"),
+        ({"max_concurrent_worlds": 0}, "max_concurrent_worlds is 0"),
+        ({"experience_buffer_size": 0}, "experience_buffer_size is 0"),
+        ({"deadline": 0.0}, "deadline is 0.0"),
+        ({"world_types_distribution": {"odd": 1.0}}, "world type 'odd' is unknown"),
+    ):
+        with pytest.raises(ConfigError, match=text):
+            MonteCarloSimulator(patterns=patterns, **arguments)
+    with simulator(patterns, worlds=2) as simulation:
+        with pytest.raises(ConfigError, match="batch_size is 0"):
+            run(simulation, Fixed(), 0)
+        with pytest.raises(ContractError, match="object does not act"):
+            run(simulation, object())
