@@ -110,7 +110,7 @@ def test_bad_episodes_are_refused_before_any_is_kept():
         ({"states": short.states[:-1]}, ShapeError, r"states of shape \(20, 4\): \(21, 4\) is due"),
         ({"actions": np.zeros((20, 2))}, ShapeError, "actions of shape"),
         ({"rewards": np.full(20, np.nan, np.float32)}, NonFiniteError, "rewards hold NaN"),
-        ({"states": np.full((21, 4), 1e6, np.float32)}, NonFiniteError, "a feature is larger than 65504"),
+        ({"states": np.full((21, 4), 1e6, np.float32)}, NonFiniteError, "features larger than 65504"),
     ):
         bad = EpisodeExperience(**{**vars(short), **spoil})
         with pytest.raises(error, match=text):

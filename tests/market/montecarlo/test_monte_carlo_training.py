@@ -85,9 +85,10 @@ def test_importance_sampling_can_be_off_and_the_crisis_share_can_be_given(patter
     trainer = orchestrator(patterns, importance_sampling_ratio=0.0)
     batch = asyncio.run(trainer.generate_training_batch(Counting()))
     np.testing.assert_array_equal(batch["weights"], np.ones(16))
-    given = orchestrator(patterns, crisis_parent_frequency=0.2, crisis_parent_value_multiplier=5.0)
-    asyncio.run(given.train_agent_with_monte_carlo(Counting(), 1))
-    assert given.simulator.buffer.sampler.rule.population["crisis_parent"] == 0.2
+    options = {"steps": 40, "auctions_per_step": 200.0, "experience_buffer_size": 4000, "update_rows": 300}
+    given = orchestrator(patterns, crisis_parent_frequency=0.2, crisis_parent_value_multiplier=5.0, **options)
+    batch = asyncio.run(given.generate_training_batch(Counting()))
+    assert np.average(batch["crisis"], weights=batch["weights"]) == pytest.approx(0.2, abs=0.05)
 
 
 @pytest.mark.parametrize(
