@@ -8,44 +8,61 @@ from typing import Annotated, Literal
 
 import tyro
 
-__all__ = ["Doctor", "Eval", "Export", "Resume", "Train"]
+__all__ = ["Curve", "Doctor", "Eval", "Export", "Games", "New", "Resume", "Train"]
+
+Count = Annotated[int | None, tyro.conf.arg(metavar="N", help_behavior_hint="")]
+Word = Annotated[str | None, tyro.conf.arg(metavar="WORD", help_behavior_hint="")]
+Target = Annotated[str | None, tyro.conf.arg(metavar="TARGET", help_behavior_hint="")]
+File = Annotated[Path | None, tyro.conf.arg(metavar="PATH", help_behavior_hint="")]
+Run = Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="RUN", help_behavior_hint="")]
+Flag = Annotated[bool, tyro.conf.arg(help_behavior_hint="")]
 
 
 @dataclass(frozen=True)
 class Train:
-    """Train the agents of an environment.
+    """Train the agents of a game or another environment.
 
-    Example: parallel-agents train examples/treasure_hunt.py --agents 8 --epochs 100 --seed 3
+    parallel-agents train treasure_hunt --worlds 8 --seed 3
+
+    parallel-agents train my_game.py --agents 5 --set world.radius=3
+
+    parallel-agents train gymnasium:CartPole-v1 --algo ppo --worlds 8 --out runs/cart
     """
 
-    target: tyro.conf.Positional[str]
-    """A Python file or module:Class that holds one ParallelEnvironment, or gymnasium:CartPole-v1 and the like."""
-    agents: int | None = None
+    target: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="TARGET", help_behavior_hint="")]
+    """A game of `parallel-agents games`, a Python file or module:Class that holds one ParallelEnvironment, or a
+    foreign environment, such as gymnasium:CartPole-v1."""
+    agents: Count = None
     """Number of agents (world.agents)."""
-    worlds: int | None = None
+    worlds: Count = None
     """Worlds stepped side by side."""
-    epochs: int | None = None
+    epochs: Count = None
     """Epochs to run."""
-    seed: int | None = None
+    seed: Count = None
     """The one seed of the run."""
-    seeds: int | None = None
+    seeds: Count = None
     """Replicas with successive seeds, trained in the same stacks."""
     sweep: Annotated[tuple[str, ...], tyro.conf.arg(metavar="SECTION.KEY=V,V"), tyro.conf.UseAppendAction] = ()
     """Try several values, for example --sweep model.lr=0.001,0.0003: replicas in the same stacks; may be repeated."""
-    backend: Literal["inline", "thread", "process", "ray"] | None = None
+    backend: Annotated[
+        Literal["inline", "thread", "process", "ray"] | None,
+        tyro.conf.arg(metavar="inline|thread|process|ray", help_behavior_hint=""),
+    ] = None
     """Where rounds are computed; by default chosen by measured cost. The results do not depend on it."""
-    algo: str | None = None
+    algo: Word = None
     """Learner, where the environment leaves it open (model.algorithm)."""
-    config: Path | None = None
+    config: File = None
     """TOML file with sections experiment, world, model, parallel."""
     set: Annotated[tuple[str, ...], tyro.conf.arg(metavar="SECTION.KEY=VALUE"), tyro.conf.UseAppendAction] = ()
     """Set one value, for example --set parallel.train_interval=3; may be repeated."""
-    out: Path | None = None
+    out: File = None
     """Run folder; by default a new one under runs/."""
-    json: bool = False
+    json: Flag = False
     """Print exactly one JSON object on stdout; everything else goes to stderr."""
-    quiet: bool = False
+    quiet: Flag = False
     """No progress display."""
+    tensorboard: Flag = False
+    """Write what TensorBoard shows into the run folder too (needs the extra 'tensorboard')."""
 
     def run(self) -> None:
         from parallel_agents.cli.train import train
@@ -57,19 +74,21 @@ class Train:
 class Resume:
     """Go on with a run from its newest good checkpoint, exactly as if it had never stopped.
 
-    Example: parallel-agents resume runs/treasure_hunt-20250131-142501-k3f9a1 --epochs 400
+    parallel-agents resume runs/cart --epochs 400
     """
 
-    run_dir: tyro.conf.Positional[Path]
+    run_dir: Run
     """Run folder, as `train` printed it."""
-    epochs: int | None = None
+    epochs: Count = None
     """Epochs in all; by default those the run was started with."""
-    target: str | None = None
+    target: Target = None
     """The environment, if it has moved since."""
-    json: bool = False
+    json: Flag = False
     """Print exactly one JSON object on stdout; everything else goes to stderr."""
-    quiet: bool = False
+    quiet: Flag = False
     """No progress display."""
+    tensorboard: Flag = False
+    """Write what TensorBoard shows into the run folder too (needs the extra 'tensorboard')."""
 
     def run(self) -> None:
         from parallel_agents.cli.train import resume
@@ -79,22 +98,32 @@ class Resume:
 
 @dataclass(frozen=True)
 class Eval:
-    """Let the agents of a run play fresh episodes without learning.
+    """Let the agents of a run play fresh episodes, without learning: how good are they, and what do they do?
 
-    Example: parallel-agents eval runs/treasure_hunt-20250131-142501-k3f9a1 --episodes 100
+    parallel-agents eval runs/hunt --episodes 100
+
+    parallel-agents eval runs/hunt --watch
+
+    parallel-agents eval runs/hunt --gif hunt.gif
     """
 
-    run_dir: tyro.conf.Positional[Path]
+    run_dir: Run
     """Run folder, as `train` printed it."""
     episodes: int = 20
     """Episodes, played side by side."""
-    best: bool = False
+    best: Flag = False
     """The weights of the best evaluation during training (experiment.eval_every) instead of the newest."""
     exploration: float = 0.0
     """0: the agents' best actions; 1: as they explore (for ε-greedy learners, at random)."""
-    target: str | None = None
+    watch: Flag = False
+    """Show an episode in the terminal."""
+    gif: File = None
+    """Draw an episode into this file, with each agent's colour and what it has earned."""
+    fps: float = 8.0
+    """Turns a second of --watch and --gif."""
+    target: Target = None
     """The environment, if it has moved since."""
-    json: bool = False
+    json: Flag = False
     """Print exactly one JSON object on stdout."""
 
     def run(self) -> None:
@@ -107,10 +136,10 @@ class Eval:
 class Export:
     """Write the weights of one agent of a run as a file, to start other agents from (model.weights).
 
-    Example: parallel-agents export runs/cart --agent agent_0 --out cart.safetensors
+    parallel-agents export runs/cart --agent agent_0 --out cart.safetensors
     """
 
-    run_dir: tyro.conf.Positional[Path]
+    run_dir: Run
     """Run folder, as `train` printed it."""
     agent: str
     """The agent's name, such as agent_0."""
@@ -118,11 +147,11 @@ class Export:
     """File to write."""
     replica: int = 0
     """Which replica, where the run has several, counted from 0."""
-    best: bool = False
+    best: Flag = False
     """The weights of the best evaluation during training (experiment.eval_every) instead of the newest."""
-    target: str | None = None
+    target: Target = None
     """The environment, if it has moved since."""
-    json: bool = False
+    json: Flag = False
     """Print exactly one JSON object on stdout."""
 
     def run(self) -> None:
@@ -132,10 +161,61 @@ class Export:
 
 
 @dataclass(frozen=True)
+class Curve:
+    """Draw learning curves: the mean reward of each run with its 95 % interval, over seeds where there are several.
+
+    parallel-agents curve runs/one runs/other --out curve.png
+    """
+
+    run_dirs: Annotated[tyro.conf.Positional[tuple[Path, ...]], tyro.conf.arg(metavar="RUN")]
+    """Run folders, as `train` printed them."""
+    out: Path = Path("learning_curve.png")
+    """Where the picture goes."""
+    json: Flag = False
+    """Print exactly one JSON object on stdout."""
+
+    def run(self) -> None:
+        from parallel_agents.cli.curve import draw_curve
+
+        draw_curve(self)
+
+
+@dataclass(frozen=True)
+class Games:
+    """List the games that come with the package, with a command that trains each."""
+
+    json: Flag = False
+    """Print exactly one JSON object on stdout."""
+
+    def run(self) -> None:
+        from parallel_agents.cli.games import games
+
+        games(as_json=self.json)
+
+
+@dataclass(frozen=True)
+class New:
+    """Write a small game of your own that trains at once: the start of a new one.
+
+    parallel-agents new berries
+    """
+
+    name: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="NAME", help_behavior_hint="")]
+    """What it is called; it is written into NAME.py."""
+    json: Flag = False
+    """Print exactly one JSON object on stdout."""
+
+    def run(self) -> None:
+        from parallel_agents.cli.new import new_game
+
+        new_game(self.name, as_json=self.json)
+
+
+@dataclass(frozen=True)
 class Doctor:
     """Say what this machine has, and whether equal results can be promised on it."""
 
-    json: bool = False
+    json: Flag = False
     """Print exactly one JSON object on stdout."""
 
     def run(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import importlib
 import importlib.util
 import inspect
@@ -10,6 +11,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
 
+from parallel_agents.cli.games import shipped_games
 from parallel_agents.errors import TargetError
 
 if TYPE_CHECKING:
@@ -19,11 +21,11 @@ __all__ = ["load_target"]
 
 
 def load_target(target: str) -> type[Environment]:
-    """The environment class of a Python file, of `module:Class`, or of a foreign environment."""
+    """The environment class of a shipped game, a Python file, `module:Class`, or a foreign environment."""
     if target.endswith(".py"):
         path = Path(target)
         if not path.is_file():
-            raise TargetError(f"no file {target}: give a Python file or module:Class that holds one environment")
+            raise TargetError(f"no file {target}{_near_file(path)}")
         return _only_environment(_module_from(path), target)
     if target.startswith("gymnasium:"):
         from parallel_agents.adapters.gymnasium import gymnasium_environment
@@ -37,16 +39,41 @@ def load_target(target: str) -> type[Environment]:
         return pettingzoo_environment(target.split(":", 1)[1])
     if ":" in target:
         return _named(*target.split(":", 1))
-    raise TargetError(f"target {target!r} is neither a Python file nor module:Class")
+    games = shipped_games()
+    if target in games:
+        return _only_environment(_module_from(games[target].path), target)
+    raise TargetError(f"no game {target!r}{_near_game(target)}")
+
+
+def _near_file(path: Path) -> str:
+    """The likely fix for a file that is not there."""
+    beside = [other.stem for other in path.parent.glob("*.py")] if path.parent.is_dir() else []
+    near = difflib.get_close_matches(path.stem, beside, n=1, cutoff=0.7)
+    if near:
+        return f"; did you mean {path.with_stem(near[0])}?"
+    if path.stem in shipped_games():
+        return f"; the game that comes with the package is trained by its name: {path.stem}"
+    return ": give a Python file that holds one environment, or make one: parallel-agents new NAME"
+
+
+def _near_game(target: str) -> str:
+    """The likely fix for a name that is no game."""
+    if Path(f"{target}.py").is_file():
+        return f"; did you mean the file {target}.py?"
+    near = difflib.get_close_matches(target, shipped_games(), n=1)
+    hint = f"; did you mean {near[0]}?" if near else ":"
+    return f"{hint} Give a game of `parallel-agents games`, a Python file, module:Class, or gymnasium:NAME"
 
 
 def _named(module_name: str, class_name: str) -> type[Environment]:
     from parallel_agents.environment import Environment
 
-    try:
-        found = getattr(_imported(module_name), class_name)
-    except AttributeError as error:
-        raise TargetError(f"module {module_name} has no {class_name}") from error
+    module = _imported(module_name)
+    found = getattr(module, class_name, None)
+    if found is None:
+        near = difflib.get_close_matches(class_name, [*vars(module)], n=1)
+        hint = f"; did you mean {module_name}:{near[0]}?" if near else ": name a class that it defines"
+        raise TargetError(f"module {module_name} has no {class_name}{hint}")
     if not (inspect.isclass(found) and issubclass(found, Environment)):
         raise TargetError(f"{module_name}:{class_name} is not a subclass of ParallelEnvironment")
     return found

@@ -22,12 +22,16 @@ from parallel_agents.tracking.metrics import MetricsWriter
 from parallel_agents.tracking.progress import show_progress
 from parallel_agents.tracking.runfolder import RunFolder
 from parallel_agents.tracking.statistics import mean_interval
+from parallel_agents.tracking.tables import write_table
+from parallel_agents.tracking.tensorboard import TensorBoardWriter, load_tensorboard
 
 __all__ = ["conduct", "layers", "read_config", "resume", "train"]
 
 
 def train(options: Train) -> None:
     """Run the command and print what came of it."""
+    if options.tensorboard:
+        load_tensorboard()  # an absent package is told of before anything is written
     environment = load_target(options.target)(config=layers(options))
     run = environment.prepare()  # what cannot work is refused before anything is written
     possible = can_checkpoint(run)
@@ -40,11 +44,13 @@ def train(options: Train) -> None:
     folder.write_config(environment.config.as_dict())
     if possible:
         run.checkpointer = Checkpointer(run, folder.path, keep_last=environment.config.experiment.keep_last)
-    conduct(environment, folder, environment.config.experiment.epochs, quiet=options.quiet, as_json=options.json)
+    conduct(environment, folder, environment.config.experiment.epochs, options)
 
 
 def resume(options: Resume) -> None:
     """Go on with a run from its newest good checkpoint."""
+    if options.tensorboard:
+        load_tensorboard()
     folder = RunFolder.open(options.run_dir)
     environment = load_target(options.target or folder.environment)(config=read_config(folder))
     run = environment.prepare()
@@ -54,20 +60,21 @@ def resume(options: Resume) -> None:
     run.checkpointer = Checkpointer(run, folder.path, keep_last=environment.config.experiment.keep_last)
     run.checkpointer.goes_on(manifest)
     epochs = options.epochs or environment.config.experiment.epochs
-    conduct(environment, folder, epochs, quiet=options.quiet, as_json=options.json)
+    conduct(environment, folder, epochs, options)
 
 
-def conduct(environment: Environment, folder: RunFolder, epochs: int, *, quiet: bool, as_json: bool) -> None:
+def conduct(environment: Environment, folder: RunFolder, epochs: int, options: Train | Resume) -> None:
     """Run with everything that listens, and leave the results in the run folder."""
     environment.prepare().run_id = folder.run_id  # one name in folder, log and metrics
     environment.timeline.enabled = True
     supervisor = environment.prepare().supervisor
     supervisor.folder, supervisor.give_up = folder.path, give_up
-    with configure_logs(folder.log, run=folder.run_id, console=not quiet), bind(role="conductor"):
+    with configure_logs(folder.log, run=folder.run_id, console=not options.quiet), bind(role="conductor"):
         listeners = [
             EventLog(),
             MetricsWriter(folder.metrics),
-            show_progress(quiet=quiet),
+            show_progress(quiet=options.quiet),
+            *([TensorBoardWriter(folder.path / "tensorboard")] if options.tensorboard else []),
             *environment.recorders(folder.path),
         ]
         try:
@@ -75,10 +82,11 @@ def conduct(environment: Environment, folder: RunFolder, epochs: int, *, quiet: 
                 summary = environment.run_experiment(epochs, listeners=listeners)
         finally:
             _leave(lambda: environment.timeline.write(folder.trace))
+            write_table(folder.path)
     summary = {**summary, "run_dir": str(folder.path)}
     _leave(lambda: folder.write_fingerprint(summary["fingerprint"]))
     _leave(lambda: folder.write_summary(summary))
-    sys.stdout.write(json.dumps(summary) + "\n" if as_json else _told(summary))
+    sys.stdout.write(json.dumps(summary) + "\n" if options.json else _told(summary))
 
 
 def _leave(write: Callable[[], None]) -> None:

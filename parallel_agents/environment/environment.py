@@ -359,9 +359,19 @@ class Environment:
             return type(self)(config=config)
         return type(self)(copy.deepcopy(self._pristine), config)
 
-    def evaluate(self, episodes: int | None = None, *, exploration: float = 0.0) -> Evaluation:
-        """How good the agents are now: whole episodes in fresh worlds, on draws of their own."""
-        return evaluate(self, episodes or self.config.experiment.eval_episodes, exploration=exploration)
+    def evaluate(
+        self,
+        episodes: int | None = None,
+        *,
+        exploration: float = 0.0,
+        onlooker: Callable[[Environment], None] | None = None,
+    ) -> Evaluation:
+        """How good the agents are now: whole episodes in fresh worlds, on draws of their own.
+
+        onlooker: shown the environment in which they play after every turn, to draw it for example.
+        """
+        count = episodes or self.config.experiment.eval_episodes
+        return evaluate(self, count, exploration=exploration, onlooker=onlooker)
 
     def close(self) -> None:
         """Give back what the environment holds outside of this process; nothing, usually."""

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from parallel_agents.config import Config, merge
 from parallel_agents.models import Model
 from parallel_agents.runtime.crew import Crew
 from parallel_agents.runtime.loop import Loop
 from parallel_agents.runtime.plan import resolve
+from parallel_agents.runtime.turn import Outcome
 from parallel_agents.seeding import Purpose, generator
 from parallel_agents.tracking.statistics import Interval, mean_interval
 from parallel_agents.types import Array
@@ -22,10 +26,17 @@ __all__ = ["Evaluation", "evaluate"]
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Returns of evaluation episodes."""
+    """What evaluation episodes brought, turn by turn."""
 
-    returns: Array
-    """(agents, episodes)"""
+    rewards: Array
+    """(turns, agents, episodes); 0 once an episode has ended."""
+    acted: Array
+    """(turns, agents, episodes) who really acted: neither frozen nor at the end of its episode."""
+
+    @property
+    def returns(self) -> Array:
+        """(agents, episodes)"""
+        return np.asarray(self.rewards.sum(axis=0, dtype=np.float64))
 
     @property
     def mean_return(self) -> float:
@@ -37,10 +48,17 @@ class Evaluation:
         return mean_interval(self.returns.mean(axis=0))
 
 
-def evaluate(environment: Environment, episodes: int = 20, *, exploration: float = 0.0) -> Evaluation:
+def evaluate(
+    environment: Environment,
+    episodes: int = 20,
+    *,
+    exploration: float = 0.0,
+    onlooker: Callable[[Environment], None] | None = None,
+) -> Evaluation:
     """Let the environment's agents play whole episodes in fresh worlds, all side by side.
 
-    exploration: 0 for the agents' best actions, 1 for a random policy on the same worlds.
+    exploration: 0 for the agents' best actions, 1 for a random policy on the same worlds. onlooker: shown the
+    stage, an environment like this one in which the episodes are played, after every turn.
     """
     seed = int(generator(environment.seed, Purpose.EVALUATION_WORLD).integers(2**62))
     config = merge(
@@ -55,6 +73,15 @@ def evaluate(environment: Environment, episodes: int = 20, *, exploration: float
             body.model = model
     flags = stage.config.parallel
     plan = resolve(flags, agents=len(stage.agents))
+    rewards: list[Array] = []
+    acted: list[Array] = []
+
+    def after_turn(outcome: Outcome) -> None:
+        rewards.append(outcome.rewards[0].copy())
+        acted.append(outcome.acted[0].copy())
+        if onlooker is not None:
+            onlooker(stage)
+
     crew = Crew([stage], plan, world_deadline=flags.world_deadline, locked=False)
     loop = Loop(
         [stage],
@@ -63,12 +90,14 @@ def evaluate(environment: Environment, episodes: int = 20, *, exploration: float
         autoreset=False,
         sequential=flags.turn_order == "sequential",
         remembers=False,
+        onlooker=after_turn,
     )
     try:
         loop.run_epoch(1)
     finally:
         stage.close()
-    return Evaluation(loop.returns[0].copy())
+    shape = -1, *loop.returns[0].shape  # no turn at all where the environment's own take_turn conducted none
+    return Evaluation(np.array(rewards, np.float32).reshape(shape), np.array(acted, np.bool_).reshape(shape))
 
 
 def _acting_copy(fresh: Any, trained: Any, exploration: float) -> Any:

@@ -1,7 +1,8 @@
 """Pictures of one world: a frame as an array, several as a GIF.
 
 Walls and floors fill their cells, things are smaller squares, agents are discs, each in its own colour, with
-a notch on the side they face and, where they look different, what they look like in the middle.
+a notch on the side they face and, where they look different, what they look like in the middle. Those who are frozen
+are crossed out. Below stands what each agent has earned, beside its colour.
 """
 
 from __future__ import annotations
@@ -16,9 +17,9 @@ from numpy.typing import NDArray
 
 from parallel_agents.errors import ConfigError
 from parallel_agents.games.grid import Grid
-from parallel_agents.games.kernels import Bytes
+from parallel_agents.games.kernels import Bytes, Flags
 
-__all__ = ["agent_colours", "frame", "load_imageio", "write_gif"]
+__all__ = ["agent_colours", "beneath", "frame", "load_imageio", "scores", "write_gif"]
 
 _GROUND = (24, 26, 32)
 _GOLDEN = 0.618033988749895
@@ -33,8 +34,8 @@ def agent_colours(agents: int) -> Bytes:
     return colours
 
 
-def frame(grid: Grid, world: int = 0, cell: int = 16) -> Bytes:
-    """(H * cell, C * cell, 3) one world as it is now, each cell `cell` pixels wide."""
+def frame(grid: Grid, world: int = 0, cell: int = 16, *, frozen: Flags | None = None) -> Bytes:
+    """(H * cell, C * cell, 3) one world as it is now, each cell `cell` pixels wide; `frozen`, (N,), who is out."""
     if cell < 4:
         raise ConfigError(f"cells of {cell} pixels are too small to draw: give at least 4")
     field = grid.field
@@ -51,7 +52,52 @@ def frame(grid: Grid, world: int = 0, cell: int = 16) -> Bytes:
         image[y, :, x][_disc(cell, int(grid.headings[n, world]))] = colour
         if np.ptp(grid.looks[:, world]):
             image[y, :, x][_core(cell)] = field.palette[grid.looks[n, world]]
+        if frozen is not None and frozen[n]:
+            image[y, :, x][_cross(cell)] = _GROUND
     return image.reshape(field.height * cell, field.width * cell, 3)
+
+
+_FONT = dict(
+    zip("0123456789-.", (31599, 9362, 29671, 29391, 23497, 31183, 31215, 29257, 31727, 31695, 448, 2), strict=True)
+)
+"""3 x 5 dots of each sign, row by row, the first one highest."""
+_DOT, _SWATCH, _SIGNS = 2, 8, 6
+_LIGHT = (230, 232, 238)
+
+
+def scores(earned: NDArray[Any], width: int) -> Bytes:
+    """(rows, at least width, 3) each agent's colour and what it has earned, in as many lines as are needed.
+
+    >>> scores(np.array([3.5, -1.0]), 120).shape
+    (16, 120, 3)
+    """
+    place = _SWATCH + (4 * _SIGNS + 4) * _DOT
+    columns, line = max(1, width // place), 5 * _DOT + 6
+    strip = np.full((line * -(-len(earned) // columns), max(width, place), 3), _GROUND, np.uint8)
+    for n, (value, colour) in enumerate(zip(earned, agent_colours(len(earned)), strict=True)):
+        top, left = n // columns * line + 3, n % columns * place + _DOT
+        strip[top : top + 5 * _DOT, left : left + _SWATCH] = colour
+        text = _text(float(value))
+        strip[top : top + len(text), left + _SWATCH + _DOT :][:, : text.shape[1]][text] = _LIGHT
+    return strip
+
+
+def beneath(picture: Bytes, strip: Bytes) -> Bytes:
+    """A strip beneath a picture, the narrower one widened."""
+    width = max(picture.shape[1], strip.shape[1])
+    whole = np.full((len(picture) + len(strip), width, 3), _GROUND, np.uint8)
+    whole[: len(picture), : picture.shape[1]] = picture
+    whole[len(picture) :, : strip.shape[1]] = strip
+    return whole
+
+
+def _text(value: float) -> NDArray[np.bool_]:
+    """(5 dots, signs * 4 dots) where a number is painted, in at most `_SIGNS` signs."""
+    digits = 2 if abs(value) < 10.0 else 1 if abs(value) < 1000.0 else 0
+    bits = np.array([_FONT.get(sign, 0) for sign in f"{value:.{digits}f}"[:_SIGNS]])
+    dots = (bits[:, None] >> np.arange(14, -1, -1) & 1).astype(np.bool_).reshape(-1, 5, 3)
+    spaced = np.pad(dots, ((0, 0), (0, 0), (0, 1)))  # (signs, 5, 4)
+    return np.kron(np.concatenate(spaced, axis=1), np.ones((_DOT, _DOT), np.bool_))
 
 
 def write_gif(path: Path | str, frames: Sequence[Bytes], *, fps: float = 8.0) -> Path:
@@ -86,6 +132,13 @@ def _core(cell: int) -> NDArray[np.bool_]:
     """(cell, cell) the middle of an agent."""
     away = np.abs(np.arange(cell) - (cell - 1) / 2)
     return np.asarray(np.maximum.outer(away, away) <= cell / 8)
+
+
+def _cross(cell: int) -> NDArray[np.bool_]:
+    """(cell, cell) the two diagonals, over an agent that is out."""
+    down, right = np.indices((cell, cell))
+    thick = max(1, cell // 8)
+    return np.asarray((abs(down - right) < thick) | (abs(down + right - cell + 1) < thick))
 
 
 def _disc(cell: int, heading: int) -> NDArray[np.bool_]:

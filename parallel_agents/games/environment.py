@@ -24,7 +24,7 @@ import structlog
 from parallel_agents.config import build_section
 from parallel_agents.environment import Agent, ParallelEnvironment
 from parallel_agents.errors import ConfigError, ContractError
-from parallel_agents.games.draw import frame
+from parallel_agents.games.draw import beneath, frame, scores
 from parallel_agents.games.field import Field
 from parallel_agents.games.grid import Grid, Spawning
 from parallel_agents.games.kernels import Bytes, Flags, Floats, Ints, Moment, Stream
@@ -70,6 +70,8 @@ class GridEnvironment(ParallelEnvironment):
     """(N, W) turns for which agents are out; None: none ever was."""
     _able: Flags | None = None
     """(N, W) who may act in this turn."""
+    earned: Array
+    """(N, W) what each agent has earned in its episode so far."""
     recorder: Recorder | None = None
     """Shown every turn before it begins."""
 
@@ -135,9 +137,19 @@ class GridEnvironment(ParallelEnvironment):
             return ()
         return (Recorder(self, folder, every=period),) if period else ()
 
+    def frozen(self) -> Flags:
+        """(N, W) who is out of the game for now."""
+        return np.zeros(self.grid.headings.shape, np.bool_) if self._frozen is None else self._frozen > 0
+
+    def credit(self, rewards: Array) -> None:
+        """Add (N, W) rewards to what agents have earned in their episodes, for those who look on."""
+        super().credit(rewards)
+        self.earned += rewards
+
     def render(self, world: int = 0, cell: int = 16) -> Bytes:
-        """A picture of one world as it is now."""
-        return frame(self.grid, world, cell)
+        """A picture of one world as it is now, with what its agents have earned."""
+        picture = frame(self.grid, world, cell, frozen=self.frozen()[:, world])
+        return beneath(picture, scores(self.earned[:, world], picture.shape[1]))
 
     # -- the contract with the runtime -----------------------------------------------------------------------
 
@@ -151,6 +163,7 @@ class GridEnvironment(ParallelEnvironment):
         )
         self._chosen = np.full(self.grid.headings.shape, -1)
         self._frozen = self._able = None
+        self.earned = np.zeros(self.grid.headings.shape)
         seen, actions = self.sight.shape, len(self.grid.actions)
         self.agents = [Agent(model=self.make_model(seen, actions)) for _ in self.grid.positions]
 
@@ -161,6 +174,7 @@ class GridEnvironment(ParallelEnvironment):
     def reset_worlds(self, which: Array) -> None:
         """A fresh field in the worlds of the (W,) mask."""
         self.grid.fresh(self.moment(), which)
+        self.earned[:, which] = 0.0
         if self._frozen is not None:
             self._frozen[:, which] = 0
         self.populate(self.moment(), which)

@@ -6,7 +6,7 @@ worlds -> acting -> memory -> (boundary) snapshot -> learning -> publish -> acti
 from __future__ import annotations
 
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -34,10 +34,12 @@ class Loop:
         autoreset: bool,
         sequential: bool,
         remembers: bool = True,
+        onlooker: Callable[[Outcome], None] | None = None,
     ) -> None:
+        """onlooker: told after each turn of some environments what came of it; it looks and never touches."""
         self.environments, self.crew = list(environments), crew
         self.max_turns, self.autoreset, self.sequential = max_turns, autoreset, sequential
-        self._remembers = remembers
+        self._remembers, self._onlooker = remembers, onlooker
         self.epoch = 0
         self.turn = 0
         self.turns = 0
@@ -113,6 +115,8 @@ class Loop:
             self._judge(k, rewards, acted, outcome)
         if self._remembers:
             self.crew.keep(acts, outcome)
+        if self._onlooker is not None:
+            self._onlooker(outcome)
         if self.autoreset:
             self._start_episodes({k: ~self.environments[k].active for k in which})
 

@@ -156,6 +156,11 @@ class Metrics:
         rows = [record["rewards"] for record in self.epochs]
         return np.array(rows, float).T if rows else np.empty((0, 0))
 
+    def seeds(self) -> NDArray[np.float64]:
+        """(replicas, epochs) mean reward of the agents of each replica."""
+        rewards = self.rewards()
+        return np.asarray(rewards.reshape(int(self.start.get("replicas", 1)), -1, rewards.shape[1]).mean(axis=1))
+
 
 def read_metrics(path: Path) -> Metrics:
     """The metrics of a run folder, or of a metrics file; also while the run is still writing."""

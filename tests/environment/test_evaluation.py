@@ -39,6 +39,17 @@ def test_evaluated_twice_it_is_the_same_and_not_what_was_trained_on() -> None:
     assert len({tuple(column) for column in first.returns.T}) > 1, "episodes differ from each other"
 
 
+def test_an_evaluation_keeps_every_turn_and_shows_it_to_who_looks_on() -> None:
+    game = treasure_hunt()(config=SMALL)
+    seen: list[tuple[int, float]] = []
+    found = game.evaluate(4, onlooker=lambda stage: seen.append((stage.turn, float(stage.earned.sum()))))
+    assert found.rewards.shape == found.acted.shape == (15, 3, 4)
+    assert [turn for turn, _ in seen] == list(range(1, 16))
+    assert np.allclose([earned for _, earned in seen], found.rewards.sum(axis=(1, 2)).cumsum(), atol=1e-4)
+    assert np.allclose(found.returns, found.rewards.sum(axis=0))
+    assert found.acted.all()
+
+
 @pytest.mark.parametrize("flags", [{"enabled": False}, {"backend": "thread", "num_workers": 2}], ids=str)
 def test_what_an_evaluation_finds_does_not_depend_on_how_the_work_is_run(flags: dict[str, Any]) -> None:
     config = merge(SMALL, {"experiment": {"eval_every": 3}})

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from parallel_agents.errors import ConfigError
-from parallel_agents.games.draw import agent_colours, frame, write_gif
+from parallel_agents.games.draw import agent_colours, beneath, frame, scores, write_gif
 
 
 def test_walls_fill_their_cells_and_things_are_inset(boards):
@@ -34,6 +34,39 @@ def test_agents_that_look_different_show_it_in_the_middle(boards):
     assert tuple(image[8, 8]) == (50, 60, 70)
     assert tuple(image[8, 24]) == (255, 255, 255)
     assert tuple(image[4, 4]) == tuple(agent_colours(1)[0])
+
+
+def test_those_who_are_frozen_are_crossed_out(boards):
+    grid = boards.board("01")
+    free, out = frame(grid, cell=16), frame(grid, cell=16, frozen=np.array([False, True]))
+    assert np.array_equal(free[:, :16], out[:, :16])
+    assert tuple(out[8, 24]) != tuple(free[8, 24]) == tuple(agent_colours(2)[1])
+
+
+def test_what_was_earned_stands_beside_each_agents_colour():
+    strip = scores(np.array([7.0, -1.25]), 200)
+    assert strip.shape == (16, 200, 3)
+    for colour in agent_colours(2):
+        assert (strip == colour).all(axis=-1).any()
+    lit = (strip == (230, 232, 238)).all(axis=-1)[:, 12:20]
+    assert ["".join("#" if dot else "." for dot in row) for row in lit[3:13:2, :6:2]] == [
+        "###",
+        "..#",
+        "..#",
+        "..#",
+        "..#",
+    ]
+
+
+@pytest.mark.parametrize("values", [[0.0, 0.0], [-12.34, 999.9], [1e9, -1e9], [0.05, 12345.0]])
+def test_the_strip_has_one_size_whatever_was_earned(values):
+    assert scores(np.array(values), 90).shape == scores(np.zeros(2), 90).shape
+
+
+def test_a_strip_wider_than_its_picture_is_not_cut():
+    whole = beneath(np.zeros((4, 10, 3), np.uint8), np.full((2, 30, 3), 9, np.uint8))
+    assert whole.shape == (6, 30, 3)
+    assert (whole[4:] == 9).all()
 
 
 def test_floors_show_around_what_stands_on_them(boards):
