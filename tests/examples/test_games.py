@@ -68,7 +68,7 @@ def test_the_game_of_the_tutorial_runs_and_trains(tmp_path: Path) -> None:
     ended = subprocess.run([sys.executable, path.name], capture_output=True, text=True, cwd=tmp_path, timeout=100)
     assert ended.returncode == 0, ended.stderr
     earned = float(ended.stdout.split("earn ")[1].split()[0])
-    assert earned > 5.0
+    assert earned > 0.5
     game = load_target(str(path))(config={"experiment": {"epochs": 8, "record_period": 0}})
     assert game.run_experiment()["updates"] > 0
 
