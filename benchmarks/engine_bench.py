@@ -14,7 +14,16 @@ from parallel_agents.networks.numerics import require
 from parallel_agents.types import Identity, Snapshot, Weights
 
 INPUTS, HIDDEN, ACTIONS, BATCH = 52, (64, 64), 54, 32
-HYPER = {"lr": 1e-3, "lr_final": 1e-3, "lr_updates": 0, "lr_shape": 0, "clip": 10.0, "tau": 0.01, "target_interval": 0}
+HYPER = {
+    "lr": 1e-3,
+    "lr_final": 1e-3,
+    "lr_updates": 0,
+    "lr_shape": 0,
+    "clip": 10.0,
+    "tau": 0.01,
+    "target_interval": 0,
+    "batch_growth": 1,
+}
 
 
 def rows() -> list[Row]:

@@ -128,7 +128,7 @@ class RoundResult:
     metrics: Mapping[str, Array]
     """(N,) means over the round, such as the loss; for logs only."""
     priorities: Mapping[str, Array] = field(default_factory=dict)
-    """Columns that go back to memory at publish: `serials` and `values`, (N, K)."""
+    """Columns that go back to memory at publish: `places` and `errors`, (N, K); NaN where nothing was learned."""
     seconds: float = 0.0
 
     @staticmethod
@@ -145,10 +145,14 @@ class RoundResult:
 
         def joined(columns: Sequence[Mapping[str, Array]]) -> dict[str, Array]:
             names = dict.fromkeys(name for own in columns for name in own)
-            missing = [np.full(len(part.updates), np.nan) for part in parts]
+            found = {name: next(own[name] for own in columns if name in own) for name in names}
+            missing = {name: column.shape[1:] for name, column in found.items()}
+            sizes = [len(part.updates) for part in parts]
             return {
-                name: np.concatenate([own.get(name, none) for own, none in zip(columns, missing, strict=True)])
-                for name in names
+                name: np.concatenate(
+                    [own.get(name, np.full((size, *shape), np.nan)) for own, size in zip(columns, sizes, strict=True)]
+                )
+                for name, shape in missing.items()
             }
 
         return RoundResult(

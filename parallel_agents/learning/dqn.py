@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from parallel_agents.learning.batches import Joining, joining_state
 from parallel_agents.learning.losses import allowed, double_q_targets, huber, q_targets, values_of, weighted_mean
 from parallel_agents.learning.pace import LearningRates, optimizer_state
 from parallel_agents.networks import gradient_rows
@@ -19,8 +20,10 @@ from parallel_agents.types import Array, Identity, RoundResult, Snapshot, State
 
 __all__ = ["DQNLearner"]
 
-HYPER = ("lr", "lr_final", "lr_updates", "lr_shape", "clip", "tau", "target_interval")
+HYPER = ("lr", "lr_final", "lr_updates", "lr_shape", "clip", "tau", "target_interval", "batch_growth")
 """Hyper-parameters that may differ between the rows of a stack; they are part of the state."""
+NOT_LEARNED = ("ready", "places", "rare")
+"""Columns of a snapshot that no loss reads."""
 
 
 @dataclass(frozen=True)
@@ -28,7 +31,7 @@ class DQNLearner:
     """Snapshot in, State out.
 
     The state of an agent: `online` and `target` weights, Adam's `first` and `second` moments and `steps`,
-    the count of accepted `updates`, and its own hyper-parameters.
+    the count of accepted `updates`, how many batches it joins to a step, and its own hyper-parameters.
     """
 
     network: Any
@@ -41,7 +44,8 @@ class DQNLearner:
     def init(self, identity: Identity, hyper: Sequence[Mapping[str, float]]) -> State:
         """Fresh learners; one mapping of hyper-parameters per agent."""
         rows = self.network.init(identity)
-        return State({**optimizer_state(rows, hyper, HYPER), "target": rows.clone()}).to(self.device)
+        joining = joining_state([own["batch_growth"] for own in hyper])
+        return State({**optimizer_state(rows, hyper, HYPER), **joining, "target": rows.clone()}).to(self.device)
 
     def policy(self, state: State) -> Tensor:
         """(N, P) the rows that acting needs."""
@@ -61,43 +65,47 @@ class DQNLearner:
         leaves, targets = self.network.leaves(rows), self.network.bind(new["target"])
         gradients = torch.zeros_like(rows)
         optimizer = RowAdam(rows, gradients, new["first"], new["second"], new["steps"])
-        pace = Pace(new)
+        pace, joining = Pace(new), Joining(new, self.batch, self.updates)
         ready = snapshot["ready"].tolist()
-        losses, norms = [], []
+        losses, norms, errors = [], [], []
         for update in range(self.updates):
             with torch.enable_grad():
                 batch = self._batch(snapshot, update) | self._draws(identity, pace.updates)
-                loss = self._loss(leaves, targets, batch)
+                loss, error = self._loss(leaves, targets, batch)
                 gradient_rows(loss.sum(), self.network.layout, leaves, gradients)
             with torch.no_grad():
+                due = joining.take(gradients)
                 norm = clip_rows(gradients, pace.clip)
                 finite = (torch.isfinite(loss) & torch.isfinite(norm)).tolist()
-                accepted = [own and fine for own, fine in zip(ready, finite, strict=True)]
+                accepted = [own and fine and now for own, fine, now in zip(ready, finite, due, strict=True)]
                 optimizer.step(pace.rates(), accepted)
                 pace.count(accepted)
                 new["target"].lerp_(rows, pace.share(accepted))
             losses.append(loss.detach())
             norms.append(norm)
+            errors.append(error.detach())
         new["updates"].copy_(torch.from_numpy(pace.updates))
+        joining.settle(new)
         done = pace.updates - state["updates"].cpu().numpy()
         metrics = {"loss": _mean(losses), "gradient_norm": _mean(norms), **_sampling(snapshot)}
-        result = RoundResult(
-            snapshot.round, done, self.updates * snapshot["ready"] - done, metrics, seconds=time.perf_counter() - began
-        )
-        return new, result
+        if joining.active:
+            metrics["batch_size"] = state["batch.joined"].cpu().numpy() * self.batch
+        rejected = joining.attempts * snapshot["ready"] - done
+        surprises = _surprises(snapshot, errors)
+        return new, RoundResult(snapshot.round, done, rejected, metrics, surprises, seconds=time.perf_counter() - began)
 
     def _batch(self, snapshot: Snapshot, update: int) -> dict[str, Tensor]:
         """The (N, B, …) columns of one update."""
         part = slice(update * self.batch, (update + 1) * self.batch)
-        columns = {name: column for name, column in snapshot.columns.items() if name != "ready"}
+        columns = {name: column for name, column in snapshot.columns.items() if name not in NOT_LEARNED}
         return {name: torch.from_numpy(column[:, part]).to(self.device) for name, column in columns.items()}
 
     def _draws(self, identity: Identity, updates: Array) -> dict[str, Tensor]:
         """Random numbers of one update, from each agent's own addresses; DQN needs none."""
         return {}
 
-    def _loss(self, leaves: list[Tensor], targets: list[Tensor], batch: Mapping[str, Tensor]) -> Tensor:
-        """(N,) loss of each agent."""
+    def _loss(self, leaves: list[Tensor], targets: list[Tensor], batch: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
+        """(N,) loss of each agent, and (N, B) by how much each sample surprised it."""
         forward = self.network.forward
         with torch.no_grad():
             masks = batch.get("next_masks")
@@ -108,7 +116,7 @@ class DQNLearner:
             else:
                 goals = q_targets(batch["returns"], batch["discounts"], next_values)
         values = values_of(forward(leaves, batch["states"]), batch["actions"])
-        return weighted_mean(huber(values - goals), batch.get("weights"))
+        return weighted_mean(huber(values - goals), batch.get("weights")), values - goals
 
 
 class Pace:
@@ -149,6 +157,15 @@ def _sampling(snapshot: Snapshot) -> dict[str, Array]:
         "importance_weights_std": weights.std(1),
         "effective_sample_share": weights.mean(1) ** 2 / (weights**2).mean(1),
     }
+
+
+def _surprises(snapshot: Snapshot, errors: list[Tensor]) -> dict[str, Array]:
+    """What goes back to memory where rows are drawn by priority: places and errors, (N, S)."""
+    if "places" not in snapshot.columns:
+        return {}
+    found = torch.cat(errors, 1).double().cpu().numpy()
+    ready = snapshot["ready"][:, None]
+    return {"places": np.where(ready, snapshot["places"], np.nan), "errors": np.where(ready, found, np.nan)}
 
 
 def _mean(values: list[Tensor]) -> Array:

@@ -40,8 +40,8 @@ class IQNLearner(DQNLearner):
         }
         return {name: torch.from_numpy(column).to(self.device) for name, column in draws.items()}
 
-    def _loss(self, leaves: list[Tensor], targets: list[Tensor], batch: Mapping[str, Tensor]) -> Tensor:
-        """(N,) loss of each agent."""
+    def _loss(self, leaves: list[Tensor], targets: list[Tensor], batch: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
+        """(N,) loss of each agent, and (N, B) by how much each sample surprised it."""
         values = self.network.quantiles(leaves, batch["states"], batch["quantiles"], batch["noise"])
         with torch.no_grad():
             ahead = (batch["next_states"], batch["next_quantiles"], batch["next_noise"])
@@ -56,4 +56,5 @@ class IQNLearner(DQNLearner):
             goals = batch["returns"][..., None] + batch["discounts"][..., None] * kept
         taken = batch["actions"][:, :, None, None].expand(-1, -1, self.quantiles, 1)
         errors = goals[:, :, None, :] - values.gather(-1, taken)
-        return weighted_mean(quantile_huber(errors, batch["quantiles"]), batch.get("weights"))
+        loss = weighted_mean(quantile_huber(errors, batch["quantiles"]), batch.get("weights"))
+        return loss, errors.mean((2, 3))

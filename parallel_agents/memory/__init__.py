@@ -6,10 +6,13 @@ from parallel_agents.memory.importance import (
     ImportanceSamplingReplayBuffer,
     ThreadSafeImportanceSamplingReplayBuffer,
 )
-from parallel_agents.memory.ring import Ring, RingShape
+from parallel_agents.memory.priorities import PRIORITY_COLUMNS, draw_by_priority, write_priorities
+from parallel_agents.memory.ring import PRIORITY, Ring, RingShape
 
 __all__ = [
     "EVENT_COLUMNS",
+    "PRIORITY",
+    "PRIORITY_COLUMNS",
     "UNLABELLED",
     "Buffer",
     "EventWeighting",
@@ -18,6 +21,8 @@ __all__ = [
     "RingShape",
     "ThreadSafeBuffer",
     "ThreadSafeImportanceSamplingReplayBuffer",
+    "draw_by_priority",
     "draw_classed",
     "draw_rows",
+    "write_priorities",
 ]

@@ -22,7 +22,10 @@ from parallel_agents.errors import ConfigError
 from parallel_agents.memory import kernels
 from parallel_agents.types import Array, Transitions
 
-__all__ = ["Ring", "RingShape"]
+__all__ = ["PRIORITY", "Ring", "RingShape"]
+
+PRIORITY = "priority"
+"""Name of the further column that changes after its row was written."""
 
 
 @dataclass(frozen=True)
@@ -68,6 +71,8 @@ class Ring:
     def __init__(self, shape: RingShape, agents: int) -> None:
         self.shape = shape
         self.agents = agents
+        self.renewed = 0
+        """How often it has started afresh: then rows of before are not those of now, whatever they are called."""
         rows, worlds = shape.turns + shape.frames - 1, shape.worlds
         size = int(np.prod(shape.observation, dtype=np.int64))
         acts = int(np.prod(shape.action, dtype=np.int64))
@@ -98,7 +103,7 @@ class Ring:
     def agent(self, index: int) -> Ring:
         """One agent's ring: the same memory, seen alone."""
         alone = object.__new__(Ring)
-        alone.shape, alone.agents = self.shape, 1
+        alone.shape, alone.agents, alone.renewed = self.shape, 1, self.renewed
         part = slice(index, index + 1)
         for name in (*self.ROWS, *self.COUNTERS, "starts"):
             setattr(alone, name, getattr(self, name)[part])
@@ -108,7 +113,9 @@ class Ring:
 
     def renew(self) -> None:
         """Start empty with fresh arrays; whoever holds the old ones keeps them as they are."""
+        renewed = self.renewed + 1
         self.__init__(self.shape, self.agents)  # type: ignore[misc]
+        self.renewed = renewed
 
     def adopt(self, index: int, other: Ring) -> None:
         """Take over what another ring of the same shape keeps of one agent."""

@@ -13,7 +13,7 @@ import torch
 
 from parallel_agents.acting import Inference, flattened
 from parallel_agents.errors import ConfigError, NonFiniteError, RunError, ShapeError, SharingError
-from parallel_agents.memory import Buffer, Ring, RingShape
+from parallel_agents.memory import Buffer, Ring, RingShape, write_priorities
 from parallel_agents.models.weights import read_weights, write_weights
 from parallel_agents.networks import Architecture, Convolution, Factory
 from parallel_agents.seeding import Purpose, generator
@@ -53,6 +53,10 @@ class Blueprint(Protocol):
     @property
     def importance(self) -> bool:
         """True where rows are drawn by event class; then the ring keeps event types and values."""
+
+    @property
+    def training_priority(self) -> int:
+        """Higher ones are trained, and published, before the others."""
 
     @property
     def on_policy(self) -> bool:
@@ -261,6 +265,9 @@ class Model:
         if not snapshot["ready"].all():
             return 0.0
         self.state, result = self.blueprint.learner(updates=1).learn(self.state, snapshot, self.identity)
+        if result.priorities:
+            with self.memory.locked():
+                write_priorities(ring, result.priorities["places"], result.priorities["errors"])
         return float(result.metrics["loss"][0])
 
     def save_weights(self, path: str | Path) -> None:

@@ -14,7 +14,15 @@ from parallel_agents.acting import EPSILON_SLOTS, epsilon_greedy
 from parallel_agents.config import build_section
 from parallel_agents.errors import ConfigError
 from parallel_agents.learning import SHAPES, DQNLearner, Normalising, scheduled
-from parallel_agents.memory import EVENT_COLUMNS, EventWeighting, Ring, RingShape, draw_rows
+from parallel_agents.memory import (
+    EVENT_COLUMNS,
+    PRIORITY_COLUMNS,
+    EventWeighting,
+    Ring,
+    RingShape,
+    draw_by_priority,
+    draw_rows,
+)
 from parallel_agents.models.base import DIRECT, Model, convolution, own_architecture
 from parallel_agents.models.rates import Schedule, check_learning_rate, learning_rate
 from parallel_agents.networks import MLP, Architecture, Factory, ModuleNetwork
@@ -56,6 +64,15 @@ class ReplayOptions:
     """ε goes from `epsilon` to `epsilon_final` over so many epochs."""
     epsilon_schedule: Schedule = "linear"
     """How it goes there."""
+    priority_alpha: float = 0.0
+    """How much more often rows are drawn that surprised the learner more; 0: all alike (Schaul et al. 2016)."""
+    priority_beta: float = 0.4
+    """How far that is corrected at first; it rises to 1 over `priority_updates` updates."""
+    priority_updates: int = 10_000
+    batch_growth: int = 1
+    """How many batches a step may join, at most, by the noise of the agent's own gradient; 1: one always."""
+    training_priority: int = 0
+    """Agents with a higher one are trained, and published, before the others."""
     normalise_observations: bool = False
     """See observations in units of their mean and deviation so far."""
     normalise_rewards: bool = False
@@ -64,15 +81,19 @@ class ReplayOptions:
     """Draw by event class, with corrections: the options of `EventWeighting`, {} for its defaults; None: uniformly."""
 
     def __post_init__(self) -> None:
-        for name in ("n_step", "n_frames", "batch_size", "updates_per_round", "buffer_size"):
+        for name in ("n_step", "n_frames", "batch_size", "updates_per_round", "buffer_size", "batch_growth"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"model.{name} is {getattr(self, name)}: give a whole number of at least 1")
-        for name in ("learning_starts", "target_interval", "epsilon_epochs"):
+        for name in ("learning_starts", "target_interval", "epsilon_epochs", "priority_updates"):
             if getattr(self, name) < 0:
                 raise ConfigError(f"model.{name} is {getattr(self, name)}: give a whole number of at least 0")
-        for name in ("gamma", "tau", "epsilon", "epsilon_final"):
+        for name in ("gamma", "tau", "epsilon", "epsilon_final", "priority_alpha", "priority_beta"):
             if not 0.0 <= getattr(self, name) <= 1.0:
                 raise ConfigError(f"model.{name} is {getattr(self, name)}: give a number from 0 to 1")
+        if self.importance is not None and self.priority_alpha > 0:
+            raise ConfigError(
+                "model.importance and model.priority_alpha are both given: draw by event class or by surprise, not both"
+            )
         for name in ("lr", "clip"):
             if not 0.0 < getattr(self, name) < math.inf:
                 raise ConfigError(f"model.{name} is {getattr(self, name)}: give a number above 0")
@@ -111,6 +132,9 @@ class ReplayBlueprint:
     masked: bool = False
     importance: bool = False
     """Rows are drawn by event class; how is each agent's own matter."""
+    prioritised: bool = False
+    """Rows are drawn by how much they surprised the learner."""
+    training_priority: int = 0
     slots: int = EPSILON_SLOTS
     on_policy: bool = False
 
@@ -130,7 +154,7 @@ class ReplayBlueprint:
     @property
     def ring(self) -> RingShape:
         choices = self.choices if self.masked else 0
-        extras = EVENT_COLUMNS if self.importance else {}
+        extras = EVENT_COLUMNS if self.importance else PRIORITY_COLUMNS if self.prioritised else {}
         shape = (self.capacity, self.observation, self.worlds, self.n_frames)
         return RingShape(*shape, extras=extras, choices=choices)
 
@@ -174,8 +198,23 @@ class ReplayBlueprint:
             ]
             serials = np.stack([own.rows for own in drawn])
             weights = {name: np.stack([getattr(own, name) for own in drawn]) for name in ("weights", "rare")}
+        if self.prioritised:
+            serials, weights = self._by_priority(ring, hyper, draws[:, 0], round_, world)
         columns = ring.gather(serials, n_step=self.n_step, gammas=gammas)
         return Snapshot(round_, {**columns, **weights, "ready": ring.sizes() >= max(1, self.learning_starts)})
+
+    def _by_priority(
+        self, ring: Ring, hyper: Sequence[Mapping[str, Any]], draws: Array, round_: int, world: int
+    ) -> tuple[Array, dict[str, Array]]:
+        """Serials (N, S), and beside them corrections and the places that new priorities will go to."""
+        done = world - DIRECT if world else max(0, round_ - 1) * self.updates
+        drawn = []
+        for row, own in enumerate(hyper):
+            risen = min(1.0, done / max(1.0, own["priority_updates"]))
+            beta = own["priority_beta"] + (1.0 - own["priority_beta"]) * risen
+            drawn.append(draw_by_priority(ring, row, draws[row], alpha=own["priority_alpha"], beta=beta))
+        beside = {name: np.stack([getattr(own, name) for own in drawn]) for name in ("weights", "places")}
+        return np.stack([own.serials for own in drawn]), beside
 
     def rehearsal(self, agents: int, *, updates: int) -> Snapshot:
         draws = generator(0, Purpose.SAMPLE, world=1)
@@ -194,10 +233,12 @@ class ReplayBlueprint:
             columns["next_masks"][..., 0] = True
         if self.importance:
             columns |= {"weights": draws.random(block, np.float32), "rare": draws.random(block) < 0.5}
+        if self.prioritised:
+            columns |= {"weights": draws.random(block, np.float32), "places": np.zeros(block)}
         return Snapshot(0, columns)
 
     def rehearsal_hyper(self) -> dict[str, Any]:
-        return replay_hyper(ReplayOptions(clip=1e-3))  # so small that clipping takes part
+        return replay_hyper(ReplayOptions(clip=1e-3, batch_growth=2))  # so small that clipping takes part, and joining
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -268,12 +309,17 @@ def replay(options: Any, obs_shape: int | tuple[int, ...], n_actions: int, world
         "capacity": options.buffer_size,
         "normalise": (options.normalise_observations, options.normalise_rewards),
         "importance": options.importance is not None,
+        "prioritised": options.priority_alpha > 0,
+        "training_priority": options.training_priority,
     }
 
 
 def replay_hyper(options: ReplayOptions) -> dict[str, Any]:
     """The values that may differ between the rows of a stack."""
-    names = ("gamma", "clip", "tau", "target_interval", "epsilon", "epsilon_final", "epsilon_epochs")
+    names = (
+        "gamma", "clip", "tau", "target_interval", "epsilon", "epsilon_final", "epsilon_epochs",
+        "priority_alpha", "priority_beta", "priority_updates", "batch_growth",
+    )  # fmt: skip
     own: dict[str, Any] = {name: float(getattr(options, name)) for name in names}
     if options.importance is not None:
         own["importance"] = build_section(EventWeighting, options.importance, "model.importance")

@@ -63,6 +63,8 @@ class PPOOptions:
     """Stop an agent's round once it has moved so far from its start; 0: never."""
     clip: float = 0.5
     """Largest norm of an agent's gradient."""
+    training_priority: int = 0
+    """Agents with a higher one are trained, and published, before the others."""
     normalise_observations: bool = False
     """See observations in units of their mean and deviation so far."""
     normalise_rewards: bool = False
@@ -98,6 +100,7 @@ class PPOBlueprint:
     """Turns between two rounds, at most."""
     epochs: int
     """Epochs between two rounds: each leaves one row more, for what its last turn led to."""
+    training_priority: int = 0
     normalise: tuple[bool, bool] = (False, False)
     """Observations, rewards."""
     masked: bool = False
@@ -281,6 +284,7 @@ class PPO(Model):
             minibatches=chosen.minibatches,
             rollout=rollout,
             epochs=epochs,
+            training_priority=chosen.training_priority,
             normalise=(chosen.normalise_observations, chosen.normalise_rewards),
             convolutional=chosen.convolutional,
             architecture=None if network is None else own_architecture(network, options),

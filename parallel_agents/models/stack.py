@@ -12,12 +12,12 @@ import numpy as np
 import torch
 
 from parallel_agents.acting import Draws, Frames, Inference
-from parallel_agents.memory import Buffer, Ring, ThreadSafeBuffer
+from parallel_agents.memory import PRIORITY, Buffer, Ring, ThreadSafeBuffer, write_priorities
 from parallel_agents.models.base import Blueprint, Model
 from parallel_agents.networks import Invariance, probe
 from parallel_agents.networks.numerics import tile_rows
 from parallel_agents.seeding import Purpose, generator
-from parallel_agents.types import Array, Identity, Snapshot, State, Transitions, Weights
+from parallel_agents.types import Array, Identity, RoundResult, Snapshot, State, Transitions, Weights
 
 __all__ = ["Stack", "group"]
 
@@ -108,9 +108,17 @@ class Stack:
         kept = {name: column[0] for name, column in extras.items()}
         return actions[0], kept if masks is None else {**kept, "masks": masks}
 
-    def publish(self, version: int, state: State) -> None:
-        """Make a learner's weights the acting weights."""
+    def publish(self, version: int, state: State, result: RoundResult | None = None) -> None:
+        """Make a learner's weights the acting weights, and give rows the priorities that its round found."""
         self.inference.publish(Weights(version, self.learner.policy(state)))
+        if result is not None and result.priorities:
+            with self._locks():
+                write_priorities(self.ring, result.priorities["places"], result.priorities["errors"])
+
+    @property
+    def waits_for_priorities(self) -> bool:
+        """True where what a round reads depends on the rounds published before it."""
+        return PRIORITY in self.ring.extras
 
     # -- memory ----------------------------------------------------------------------------------------------
 

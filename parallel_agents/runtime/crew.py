@@ -76,9 +76,11 @@ class Crew:
         if any(env.takes_own_turns for env in self.environments):
             pools = [[seat for seat in stacked if seat.environment == k] for k in range(len(self.environments))]
         models = [[self._body(seat).model for seat in pool] for pool in pools]
-        return [
+        grouped = [
             [pool[place] for place in places] for pool, own in zip(pools, models, strict=True) for places in group(own)
         ]
+        # in the order in which they will be trained and published
+        return sorted(grouped, key=lambda members: -self._body(members[0]).model.blueprint.training_priority)
 
     # -- acting ----------------------------------------------------------------------------------------------
 
@@ -275,8 +277,8 @@ class Crew:
 
     def train_alone(self) -> None:
         """Models without a stacked form train inline, at the boundary."""
-        for seat in self.alone:
-            model = self._body(seat).model
+        models = [self._body(seat).model for seat in self.alone]
+        for model in sorted(models, key=lambda model: -getattr(model, "training_priority", 0)):
             if hasattr(model, "train_step") and not getattr(model, "frozen", False):
                 model.train_step()
 

@@ -41,6 +41,7 @@ def _agent(total: Any, crew: Crew, rounds: Rounds, stack: int, row: int) -> None
     for round_ in sorted(rounds.waiting):
         state, result = rounds.waiting[round_][stack]
         _feed(total, f"pending {round_}", {**state.rows(part).tensors, "updates": result.updates[part]})
+        _feed(total, "surprises", {name: column[part] for name, column in result.priorities.items()})
     _feed(total, "memory", crew.stacks[stack].ring.live(row))
 
 

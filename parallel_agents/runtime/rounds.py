@@ -84,11 +84,14 @@ class Rounds:
     def boundary(self, round_: int) -> list[list[RoundResult]]:
         """The boundary of round `round_`; what was published at it, one result per stack for each round."""
         self._restaff(round_)
-        # What a round reads does not depend on the result that is still awaited, so it is submitted first:
-        # the same bytes, and a worker that is behind finds its next round waiting.
-        self._submit(round_)
+        # Unless rows are drawn by priority, what a round reads does not depend on the result that is still awaited.
+        # So it is submitted first: the same bytes, and a worker that is behind finds its next round waiting.
         due = self.schedule.due_at(round_)
-        return [self._publish(r) for r in range(self.published + 1, due + 1)]
+        first = []
+        if any(stack.waits_for_priorities for stack in self.stacks):
+            first = [self._publish(r) for r in range(self.published + 1, min(due, round_ - 1) + 1)]
+        self._submit(round_)
+        return first + [self._publish(r) for r in range(self.published + 1, due + 1)]
 
     def publish_ready(self) -> list[list[RoundResult]]:
         """Free-running: publish whatever is there."""
@@ -216,8 +219,8 @@ class Rounds:
         while round_ not in self.waiting:
             self._receive(round_)
         done = self.waiting.pop(round_)
-        for stack, (state, _) in zip(self.stacks, done, strict=True):
-            stack.publish(round_, state)
+        for stack, (state, result) in zip(self.stacks, done, strict=True):
+            stack.publish(round_, state, result)
         self.published = round_
         return [result for _, result in done]
 

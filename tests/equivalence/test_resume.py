@@ -61,6 +61,19 @@ def test_for_every_algorithm(name: str, tmp_path: Path) -> None:
     compare(cls, merge(problem, {"parallel": {"backend": "inline", "train_interval": 3}}), tmp_path)
 
 
+def test_data_that_starts_afresh_each_round_is_written_again(tmp_path: Path) -> None:
+    """On-policy rows are handed over; those of the next round are other rows, though they stand in the same places."""
+    cls, problem = CASES["ppo"]
+    config = merge(problem, {"parallel": {"backend": "inline", "train_interval": 2}})
+    whole = cls(config=config).run_experiment(8)["digest"]
+    first = cls(config=merge(config, {"experiment": {"checkpoint_every": 1}}))
+    first.prepare().checkpointer = Checkpointer(first.prepare(), tmp_path, keep_last=3)
+    first.run_experiment(5)
+    again = cls(config=config)
+    restore(again.prepare(), tmp_path)
+    assert again.run_experiment(8)["digest"] == whole
+
+
 @pytest.mark.parametrize("algorithm", ["ppo", "dqn"])
 def test_foreign_worlds_whose_episodes_cross_epochs(algorithm: str, tmp_path: Path) -> None:
     model = {"algorithm": algorithm, "hidden": (8,)}

@@ -13,7 +13,16 @@ from parallel_agents.networks import MLP, numerics
 from parallel_agents.seeding import Purpose, generator
 from parallel_agents.types import Identity, Snapshot, State
 
-HYPER = {"lr": 1e-2, "lr_final": 1e-2, "lr_updates": 0, "lr_shape": 0, "clip": 0.5, "tau": 0.1, "target_interval": 0}
+HYPER = {
+    "lr": 1e-2,
+    "lr_final": 1e-2,
+    "lr_updates": 0,
+    "lr_shape": 0,
+    "clip": 0.5,
+    "tau": 0.1,
+    "target_interval": 0,
+    "batch_growth": 1,
+}
 
 
 @pytest.fixture(autouse=True)

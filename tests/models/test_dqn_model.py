@@ -287,7 +287,7 @@ def test_options_reach_the_learner_and_the_memory():
         name.removeprefix("hyper."): tensor.item() for name, tensor in made.state.tensors.items() if "hyper" in name
     }
     rates = {"lr": 0.5, "lr_final": 0.1, "lr_updates": 9, "lr_shape": 0}
-    assert state == {**rates, "clip": 2.0, "tau": 0.3, "target_interval": 8}
+    assert state == {**rates, "clip": 2.0, "tau": 0.3, "target_interval": 8, "batch_growth": 1}
 
 
 def test_a_model_section_makes_a_model():

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 
 from parallel_agents.errors import CheckpointError, CorruptCheckpoint
+from parallel_agents.memory import PRIORITY
 from parallel_agents.runtime.checkpoints.memory import Segments, columns, read_ring
 from parallel_agents.runtime.checkpoints.store import Manifest, Store
 from parallel_agents.tracking.files import plain
@@ -150,12 +151,15 @@ def _arrays(run: Run) -> dict[str, Array]:
         _put(arrays, f"{index}.newest", run.rounds.newest[index])
         arrays[f"{index}.acting"] = stack.acting_rows.detach().cpu().numpy()
         arrays[f"{index}.frames"] = stack.frames.window
+        if PRIORITY in stack.ring.extras:
+            arrays[f"{index}.{PRIORITY}"] = stack.ring.extras[PRIORITY]
         for round_, done in run.rounds.waiting.items():
             state, result = done[index]
             _put(arrays, f"{index}.pending.{round_}", state)
             arrays[f"{index}.updates.{round_}"] = result.updates
             arrays[f"{index}.rejected.{round_}"] = result.rejected
             arrays |= {f"{index}.metric.{round_}.{name}": column for name, column in result.metrics.items()}
+            arrays |= {f"{index}.surprise.{round_}.{name}": column for name, column in result.priorities.items()}
     for k, env in enumerate(run.environments):
         arrays[f"loop.{k}.alive"], arrays[f"loop.{k}.first"] = run.loop.alive[k], run.loop.first[k]
         if run.config.experiment.autoreset:
@@ -172,22 +176,28 @@ def _load(run: Run, arrays: Mapping[str, Array], values: Mapping[str, Any]) -> N
             rows = torch.from_numpy(arrays[f"{index}.acting"]).to(stack.device)
             stack.inference.publish(Weights(run.rounds.published, rows))
             stack.frames.window = arrays[f"{index}.frames"].copy()
+            if PRIORITY in stack.ring.extras:
+                stack.ring.extras[PRIORITY][...] = arrays[f"{index}.{PRIORITY}"]
             for round_, done in run.rounds.waiting.items():
                 state = _state(arrays, f"{index}.pending.{round_}", stack.state, stack.device)
-                head = f"{index}.metric.{round_}."
-                metrics = {name[len(head) :]: column for name, column in arrays.items() if name.startswith(head)}
+                metrics = _under(arrays, f"{index}.metric.{round_}.")
+                priorities = _under(arrays, f"{index}.surprise.{round_}.")
                 updates, rejected = arrays[f"{index}.updates.{round_}"], arrays[f"{index}.rejected.{round_}"]
-                done.append((state, RoundResult(round_, updates, rejected, metrics)))
+                done.append((state, RoundResult(round_, updates, rejected, metrics, priorities)))
             stack.settle(run.rounds.newest[index])
         for k, env in enumerate(run.environments):
             run.loop.restore(k, arrays[f"loop.{k}.alive"], arrays[f"loop.{k}.first"])
             if run.config.experiment.autoreset:
-                head = f"world.{k}."
-                env.load_state({name[len(head) :]: value for name, value in arrays.items() if name.startswith(head)})
+                env.load_state(_under(arrays, f"world.{k}."))
     except (KeyError, ValueError, TypeError) as error:
         raise CorruptCheckpoint(
             f"the checkpoint of epoch {run.epoch} lacks something or does not fit: {error}"
         ) from error
+
+
+def _under(arrays: Mapping[str, Array], head: str) -> dict[str, Array]:
+    """What stands under names that begin with `head`, without it."""
+    return {name[len(head) :]: column for name, column in arrays.items() if name.startswith(head)}
 
 
 def _put(arrays: dict[str, Array], head: str, state: State) -> None:

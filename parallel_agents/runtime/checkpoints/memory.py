@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from parallel_agents.errors import CorruptCheckpoint
-from parallel_agents.memory import Ring
+from parallel_agents.memory import PRIORITY, Ring
 from parallel_agents.types import Array
 
 __all__ = ["Segments", "columns", "read_ring"]
@@ -24,14 +24,17 @@ class Segments:
     def __init__(self, ring: Ring) -> None:
         self._saved = np.zeros(ring.agents, np.int64)
         self._ends: list[tuple[str, Array]] = []
+        self._renewed = ring.renewed
 
     def resume(self, names: Sequence[str], ends: Sequence[Sequence[int]], ring: Ring) -> None:
         """Go on after the segments of a checkpoint."""
         self._ends = [(name, np.asarray(end, np.int64)) for name, end in zip(names, ends, strict=True)]
-        self._saved = _settled(ring)
+        self._saved, self._renewed = _settled(ring), ring.renewed
 
     def next(self, ring: Ring) -> dict[str, Array]:
         """The arrays of the next segment: all rows that are not settled in earlier ones."""
+        if ring.renewed != self._renewed:
+            self._saved, self._ends, self._renewed = np.zeros_like(self._saved), [], ring.renewed
         first = np.maximum(np.minimum(self._saved, ring.pos), ring.oldest - ring.shape.frames + 1).clip(min=0)
         arrays: dict[str, Array] = {"first": first, "end": ring.pos.copy()}
         places = [np.arange(a, b) % ring.valid.shape[1] for a, b in zip(first, ring.pos, strict=True)]
@@ -75,8 +78,9 @@ def read_ring(ring: Ring, segments: Sequence[Mapping[str, Array]]) -> None:
 
 
 def columns(ring: Ring) -> dict[str, Array]:
-    """Everything that a ring keeps row by row."""
-    return {name: getattr(ring, name) for name in Ring.ROWS} | {f"extra.{n}": c for n, c in ring.extras.items()}
+    """What a ring keeps row by row and never changes once it is settled; priorities are kept apart, for they do."""
+    lasting = {f"extra.{name}": column for name, column in ring.extras.items() if name != PRIORITY}
+    return {name: getattr(ring, name) for name in Ring.ROWS} | lasting
 
 
 def _list_starts(ring: Ring, n: int) -> None:
