@@ -23,7 +23,7 @@ from parallel_agents.adapters.worlds import Worlds
 from tests.adapters.rooms import Counter
 from tests.adapters.standin import Gems, World
 
-EPOCHS, AGENTS = 3, 16
+EPOCHS, AGENTS = 1, 16
 WAYS: dict[str, dict[str, Any] | None] = {
     "sorrel's own loop": None,
     "default: in turn, learning in the background": {},
@@ -46,7 +46,7 @@ def _play(parallel: dict[str, Any] | None) -> Callable[[], None]:
     kind = Gems if parallel is None else parallelize(Gems)
 
     def play() -> None:
-        game = kind(World(21), config)
+        game = kind(World(15), config)
         game.run_experiment()
         trained = sum(agent.model.trained for agent in game.agents)
         assert trained == AGENTS * (EPOCHS + 1), trained
@@ -56,7 +56,7 @@ def _play(parallel: dict[str, Any] | None) -> Callable[[], None]:
 
 def _sorrel() -> list[Row]:
     torch.set_num_threads(1)
-    repeats = 5
+    repeats = 3
     seconds = medians({name: _play(parallel) for name, parallel in WAYS.items()}, repeats=repeats)
     turns = 100 * (EPOCHS + 1)
     own = seconds["sorrel's own loop"]
