@@ -21,12 +21,22 @@ from types import MappingProxyType
 from typing import Any
 
 import numpy as np
+from numba import njit
 from numpy.typing import ArrayLike, NDArray
 
 from parallel_agents.errors import CheckpointError, ConfigError, ContractError, ShapeError
 from parallel_agents.memory.chain import Chain
-from parallel_agents.memory.incoming import finite, fitting_actions, json_texts, observations
+from parallel_agents.memory.incoming import (
+    finite,
+    fitting_actions,
+    json_texts,
+    observations,
+    one_action,
+    one_number,
+    one_observation,
+)
 from parallel_agents.sampling import ImportanceSampler, sample_uniforms, uniform_positions
+from parallel_agents.sampling.arrays import within
 from parallel_agents.types import Array
 
 __all__ = ["ImportanceSamplingReplayBuffer", "ThreadSafeImportanceSamplingReplayBuffer"]
@@ -69,12 +79,14 @@ class ImportanceSamplingReplayBuffer:
         self.sampler = ImportanceSampler() if importance_sampler is None else importance_sampler
         self.index = self.sampler.make_index(capacity)
         self._chain = Chain(capacity, math.prod(self.obs_shape))
-        self._columns: dict[str, Array] = {
-            "actions": np.zeros((capacity, *action_shape), action_dtype),
-            "rewards": np.zeros(capacity, np.float32),
-            "values": np.zeros(capacity, np.float32),
-            "dones": np.zeros(capacity, np.bool_),
-        }
+        # Side by side in memory: a row that is drawn is one miss of the cache, not four.
+        beside = np.zeros(
+            capacity,
+            [("rewards", "f4"), ("values", "f4"), ("actions", action_dtype, action_shape), ("dones", "?")],
+        )
+        self._columns: dict[str, Array] = {name: beside[name] for name in ("actions", "rewards", "values", "dones")}
+        self._flat_actions = self._columns["actions"].reshape(capacity, -1)
+        self._action_dtype = np.dtype(np.int64) if np.dtype(action_dtype).kind in "iu" else np.dtype(action_dtype)
         self._metadata: dict[int, str] = {}
         self._metadata_rows = metadata_rows
         self._draws = 0
@@ -98,8 +110,25 @@ class ImportanceSamplingReplayBuffer:
         metadata: Mapping[str, Any] | None = None,
     ) -> int:
         """Keep one transition; its index."""
-        given = (np.asarray(state)[None], np.asarray(action)[None], [reward], np.asarray(next_state)[None], [done])
-        return int(self.add_many(*given, event_type, [value], [metadata] if metadata else None)[0])
+        columns = {
+            "actions": one_action(action, self._columns["actions"]),
+            "rewards": one_number("reward", reward),
+            "values": one_number("value", value),
+            "dones": bool(done),
+        }
+        before = one_observation("state", state, self.obs_shape)
+        after = one_observation("next_state", next_state, self.obs_shape)
+        which = self.sampler.class_id(event_type)
+        texts = json_texts([metadata], 1) if metadata else {}
+        with self.locked():
+            serial = self._chain.added
+            self._chain.add(before, after)
+            position = serial % self.capacity
+            for name, number in columns.items():
+                self._columns[name][position] = number
+            self.index.put(position, which)
+            self._remember(serial, texts)
+            return serial
 
     def add_many(
         self,
@@ -143,12 +172,12 @@ class ImportanceSamplingReplayBuffer:
         for name, column in self._columns.items():
             column[positions[kept]] = columns[name][kept]
         self.index.assign(positions, classes)
-        self._metadata.update({first + place: text for place, text in texts.items()})
-        self._forget_metadata()
+        self._remember(first, texts)
         return serials
 
-    def _forget_metadata(self) -> None:
-        """Serials only rise, so the oldest come first."""
+    def _remember(self, first: int, texts: Mapping[int, str]) -> None:
+        """Metadata of new rows come, those of old ones go: serials only rise, so the oldest come first."""
+        self._metadata.update({first + place: text for place, text in texts.items()})
         while self._metadata:
             eldest = next(iter(self._metadata))
             if eldest >= self._chain.oldest and len(self._metadata) <= self._metadata_rows:
@@ -165,9 +194,11 @@ class ImportanceSamplingReplayBuffer:
             raise ShapeError(f"{serials.shape} indices and {errors.shape} TD errors: give one for each")
         with self.locked():
             serials = self._known(serials)
-            live = serials >= self._chain.oldest
-            self.sampler.update_priorities(serials[live] % self.capacity, errors[live])
-        return int(live.sum())
+            if not within(serials, self._chain.oldest, self._chain.added):
+                live = serials >= self._chain.oldest
+                serials, errors = serials[live], errors[live]
+            self.sampler.update_priorities(serials % self.capacity, errors)
+        return len(serials)
 
     # -- reading ---------------------------------------------------------------------------------------------
 
@@ -182,7 +213,8 @@ class ImportanceSamplingReplayBuffer:
         """
         with self.locked():
             drawn = self.sampler.draw(batch_size, temperature)
-            return self.rows(drawn.positions), drawn.weights, self._serials(drawn.positions)
+            batch, indices = self._fetch(drawn.positions)
+            return batch, drawn.weights, indices
 
     def sample_uniform(self, batch_size: int) -> Sampled:
         """As `sample_importance_weighted`, with equal chances for all rows and weights of exactly 1."""
@@ -194,20 +226,32 @@ class ImportanceSamplingReplayBuffer:
             draws = sample_uniforms(self.sampler.seed, self.sampler.agent, self._draws, batch_size)
             self._draws += 1
             positions = uniform_positions(draws, len(self))
-            return self.rows(positions), np.ones(batch_size), self._serials(positions)
+            batch, indices = self._fetch(positions)
+            return batch, np.ones(batch_size), indices
 
     def rows(self, positions: Ints) -> dict[str, Array]:
         """The rows at positions (B,) as the sampler names them; others name rows by index, see `get`."""
+        return self._fetch(positions)[0]
+
+    def _fetch(self, positions: Ints) -> tuple[dict[str, Array], Ints]:
+        """The rows at positions (B,), and their indices (B,)."""
         states, next_states = self._chain.pairs(positions)
-        shape = (len(positions), *self.obs_shape)
-        actions, rewards, dones = (self._columns[name].take(positions, 0) for name in ("actions", "rewards", "dones"))
-        return {
+        count, kept = len(positions), self._columns
+        actions = np.empty((count, *kept["actions"].shape[1:]), self._action_dtype)
+        rewards, dones, indices = np.empty(count, np.float32), np.empty(count, np.bool_), np.empty(count, np.int64)
+        _gather(
+            self._flat_actions, kept["rewards"], kept["dones"], self._chain.added, positions,
+            actions.reshape(count, -1), rewards, dones, indices,
+        )  # fmt: skip
+        shape = (count, *self.obs_shape)
+        batch = {
             "states": states.reshape(shape),
-            "actions": actions.astype(np.int64) if actions.dtype.kind in "iu" else actions,
+            "actions": actions,
             "rewards": rewards,
             "next_states": next_states.reshape(shape),
             "dones": dones,
         }
+        return batch, indices
 
     def get(self, indices: ArrayLike) -> dict[str, Array]:
         """The rows of indices (B,), as in a batch; refused if one of them was overwritten."""
@@ -310,23 +354,19 @@ class ImportanceSamplingReplayBuffer:
 
     # -- checks ----------------------------------------------------------------------------------------------
 
-    def _serials(self, positions: Ints) -> Ints:
-        """Each position was written in this lap of the ring or, beyond the next row, in the last one."""
-        lap, place = divmod(self._chain.added, self.capacity)
-        return np.asarray(positions + self.capacity * (lap - (positions >= place)))
-
     def _known(self, indices: ArrayLike) -> Ints:
         serials = np.atleast_1d(np.asarray(indices))
         if serials.ndim != 1 or (serials.size and serials.dtype.kind not in "iu"):
             raise ShapeError(
                 f"indices of shape {serials.shape} and type {serials.dtype}: give whole numbers, shape (n,)"
             )
-        if serials.size and (serials.min() < 0 or serials.max() >= self._chain.added):
+        whole = np.ascontiguousarray(serials, np.int64)
+        if not within(whole, 0, self._chain.added):
             raise ContractError(
                 f"an index of {serials.min()} .. {serials.max()} was never given out: "
                 f"{self._chain.added} rows were added so far"
             )
-        return serials.astype(np.int64)
+        return whole
 
     def _live(self, indices: ArrayLike) -> Ints:
         """Positions (n,) of indices (n,) that are still kept."""
@@ -351,3 +391,27 @@ class ThreadSafeImportanceSamplingReplayBuffer(ImportanceSamplingReplayBuffer):
         """Hold the lock for as long as the context lasts."""
         with self._lock:
             yield
+
+
+@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+def _gather(
+    actions: Array,
+    rewards: NDArray[np.float32],
+    dones: NDArray[np.bool_],
+    added: int,
+    positions: Ints,
+    out_actions: Array,
+    out_rewards: NDArray[np.float32],
+    out_dones: NDArray[np.bool_],
+    indices: Ints,
+) -> None:
+    """Copy the columns of positions (B,), and name their serials: of this lap of the ring or of the last."""
+    capacity = len(rewards)
+    lap, place = added // capacity, added % capacity
+    for i in range(len(positions)):
+        row = positions[i]
+        for a in range(actions.shape[1]):
+            out_actions[i, a] = actions[row, a]
+        out_rewards[i] = rewards[row]
+        out_dones[i] = dones[row]
+        indices[i] = row + capacity * (lap if row < place else lap - 1)

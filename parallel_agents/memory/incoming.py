@@ -7,12 +7,24 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from numba import njit
 from numpy.typing import ArrayLike, NDArray
 
 from parallel_agents.errors import ActionError, ContractError, NonFiniteError, ShapeError
 from parallel_agents.types import Array
 
-__all__ = ["detached", "finite", "fitting_actions", "json_texts", "observations"]
+__all__ = [
+    "detached",
+    "finite",
+    "fitting_actions",
+    "json_texts",
+    "observations",
+    "one_action",
+    "one_number",
+    "one_observation",
+]
+
+_LARGEST = float(np.finfo(np.float32).max)
 
 
 def detached(given: Any) -> Any:
@@ -53,6 +65,38 @@ def fitting_actions(given: ArrayLike, column: Array) -> Array:
             f"{limits.max}: give the buffer another action_dtype"
         )
     return actions
+
+
+def one_number(name: str, given: Any) -> float:
+    """One number that float32 can hold."""
+    number = float(given)
+    if not -_LARGEST <= number <= _LARGEST:
+        raise NonFiniteError(f"{name} is {number}: give a finite number that float32 can hold")
+    return number
+
+
+def one_observation(name: str, given: ArrayLike, shape: tuple[int, ...]) -> NDArray[np.float32]:
+    """One observation (*shape) as a row (1, size)."""
+    if type(given) is np.ndarray and given.dtype == np.float32 and given.shape == shape:
+        row = np.ascontiguousarray(given).reshape(1, -1)
+        if not all_finite(row):
+            raise NonFiniteError(f"{name} holds NaN or infinity: give finite numbers")
+        return row
+    return observations(name, np.asarray(detached(given))[None], shape)
+
+
+def one_action(given: ArrayLike, column: Array) -> Any:
+    """One action that the column (capacity, ...) can keep as it is."""
+    return fitting_actions(np.asarray(detached(given))[None], column)[0]
+
+
+@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+def all_finite(rows: NDArray[np.float32]) -> bool:
+    """True if none of (n, size) is NaN or infinite."""
+    for number in rows.flat:  # noqa: SIM110 - compiled
+        if not np.isfinite(number):
+            return False
+    return True
 
 
 def json_texts(metadata: Sequence[Mapping[str, Any] | None] | None, count: int) -> dict[int, str]:

@@ -37,12 +37,13 @@ __all__ = ["ClassIndex", "Draw", "choose_classes", "draw_by_class", "uniform_pos
 
 _ABSENT = -1
 _FINE, _OUTSIDE, _EMPTY = 0, 1, 2
+_UNIFORM = np.empty(0)
 _MAX_CLASSES = 127
 _MAX_CAPACITY = 2**31 - 1
 
 
 class Draw(NamedTuple):
-    """Drawn rows (B,): positions, class ids, and n_k P(i | k), 1 where a class is drawn uniformly."""
+    """Drawn rows (B,): positions, class ids, and n_k P(i | k), empty where a class is drawn uniformly: it is 1 then."""
 
     positions: NDArray[np.int64]
     classes: NDArray[np.int64]
@@ -74,7 +75,7 @@ class ClassIndex:
     @property
     def counts(self) -> NDArray[np.int64]:
         """Live rows of each class (K,)."""
-        return self._bounds[1:] - self._bounds[:-1]
+        return np.asarray(self._bounds[1:] - self._bounds[:-1])
 
     def members(self, which: int) -> NDArray[np.int64]:
         """The positions of one class, in list order."""
@@ -98,6 +99,10 @@ class ClassIndex:
             )
         _assign(self._order, self._place, self._class, self._bounds, where, which)
 
+    def put(self, position: int, which: int) -> None:
+        """As `assign`, for one position and one class id that are known to be right."""
+        _assign_one(self._order, self._place, self._class, self._bounds, position, which)
+
     def evict(self, positions: ArrayLike) -> None:
         """Forget positions (n,); those that hold no row are left alone."""
         _evict(self._order, self._place, self._class, self._bounds, positions_below(self.capacity, positions))
@@ -105,11 +110,11 @@ class ClassIndex:
     def draw(self, uniforms: NDArray[np.float64], shares: NDArray[np.float64]) -> Draw:
         """Rows for uniforms (B, 2) in [0, 1): a class by `shares` (K,), then a place within it."""
         positions, classes = draw_by_class(self._order, self._bounds, uniforms, shares)
-        return Draw(positions, classes, np.ones(len(uniforms)))
+        return Draw(positions, classes, _UNIFORM)
 
     def least_density(self) -> NDArray[np.float64]:
-        """The smallest n_k P(i | k) of each class (K,)."""
-        return np.ones(len(self._bounds) - 1)
+        """The smallest n_k P(i | k) of each class (K,); empty where a class is drawn uniformly: it is 1 then."""
+        return _UNIFORM
 
     def state(self) -> dict[str, NDArray[Any]]:
         """Everything there is to store: the live positions, class by class, and the class counts."""
@@ -140,9 +145,9 @@ def draw_by_class(
 
     uniforms (B, 2) in [0, 1) say which class, by `shares` (K,), and which place within it.
     """
-    classes = choose_classes(bounds, uniforms, shares)
-    entries = np.empty_like(classes)
-    _pick(order, bounds, classes, uniforms, entries)
+    _check(bounds, uniforms, shares)
+    entries, classes = np.empty((2, len(uniforms)), np.int64)
+    _refuse(_draw(order, bounds, uniforms, shares, entries, classes), bounds, shares)
     return entries, classes
 
 
@@ -150,12 +155,20 @@ def choose_classes(
     bounds: NDArray[np.int64], uniforms: NDArray[np.float64], shares: NDArray[np.float64]
 ) -> NDArray[np.int64]:
     """Class ids (B,) with the given shares (K,), by the first number of uniforms (B, 2)."""
+    _check(bounds, uniforms, shares)
+    classes = np.empty(len(uniforms), np.int64)
+    _refuse(_choose(bounds, uniforms, shares, classes), bounds, shares)
+    return classes
+
+
+def _check(bounds: NDArray[np.int64], uniforms: NDArray[np.float64], shares: NDArray[np.float64]) -> None:
     if uniforms.ndim != 2 or uniforms.shape[1] != 2:
         raise ShapeError(f"uniforms have shape {uniforms.shape}: give (batch, 2), for a class and a place")
     if shares.shape != (len(bounds) - 1,):
         raise ShapeError(f"shares have shape {shares.shape}: give one for each of {len(bounds) - 1} classes")
-    classes = np.empty(len(uniforms), np.int64)
-    fault = _choose(np.cumsum(shares), bounds, uniforms, classes)
+
+
+def _refuse(fault: int, bounds: NDArray[np.int64], shares: NDArray[np.float64]) -> None:
     if fault == _OUTSIDE:
         raise ContractError("uniforms lie outside [0, 1): draw them with parallel_agents.seeding")
     if fault == _EMPTY:
@@ -163,7 +176,6 @@ def choose_classes(
             f"a class without rows came up: shares {shares.tolist()}, rows {np.diff(bounds).tolist()}; "
             "give an empty class no share"
         )
-    return classes
 
 
 @njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
@@ -208,6 +220,22 @@ def _remove(
 
 
 @njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+def _assign_one(
+    order: NDArray[np.int32],
+    place: NDArray[np.int32],
+    owner: NDArray[np.int8],
+    bounds: NDArray[np.int64],
+    position: int,
+    which: int,
+) -> None:
+    if owner[position] == which:
+        return
+    if owner[position] != _ABSENT:
+        _remove(order, place, owner, bounds, position)
+    _insert(order, place, owner, bounds, position, which)
+
+
+@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
 def _assign(
     order: NDArray[np.int32],
     place: NDArray[np.int32],
@@ -217,12 +245,7 @@ def _assign(
     classes: NDArray[np.int64],
 ) -> None:
     for i in range(len(positions)):
-        position, which = positions[i], classes[i]
-        if owner[position] == which:
-            continue
-        if owner[position] != _ABSENT:
-            _remove(order, place, owner, bounds, position)
-        _insert(order, place, owner, bounds, position, which)
+        _assign_one(order, place, owner, bounds, positions[i], classes[i])
 
 
 @njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
@@ -240,17 +263,18 @@ def _evict(
 
 @njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
 def _choose(
-    cumulative: NDArray[np.float64],
     bounds: NDArray[np.int64],
     uniforms: NDArray[np.float64],
+    shares: NDArray[np.float64],
     classes: NDArray[np.int64],
 ) -> int:
+    sums = np.cumsum(shares)
     for i in range(len(uniforms)):
         if not (0.0 <= uniforms[i, 0] < 1.0 and 0.0 <= uniforms[i, 1] < 1.0):
             return _OUTSIDE
         which = 0
         # Rounding may leave the last sum below 1: what lies beyond falls to the last class with a share.
-        while uniforms[i, 0] >= cumulative[which] and cumulative[which] < cumulative[-1]:
+        while uniforms[i, 0] >= sums[which] and sums[which] < sums[-1]:
             which += 1
         if bounds[which] == bounds[which + 1]:
             return _EMPTY
@@ -259,13 +283,17 @@ def _choose(
 
 
 @njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
-def _pick(
+def _draw(
     order: NDArray[np.int32],
     bounds: NDArray[np.int64],
-    classes: NDArray[np.int64],
     uniforms: NDArray[np.float64],
-    positions: NDArray[np.int64],
-) -> None:
-    for i in range(len(uniforms)):
-        first, end = bounds[classes[i]], bounds[classes[i] + 1]
-        positions[i] = order[first + int(uniforms[i, 1] * (end - first))]
+    shares: NDArray[np.float64],
+    entries: NDArray[np.int64],
+    classes: NDArray[np.int64],
+) -> int:
+    fault = _choose(bounds, uniforms, shares, classes)
+    if fault == _FINE:
+        for i in range(len(uniforms)):
+            first, end = bounds[classes[i]], bounds[classes[i] + 1]
+            entries[i] = order[first + int(uniforms[i, 1] * (end - first))]
+    return int(fault)

@@ -114,6 +114,7 @@ class ImportanceSampler:
         self.seed, self.agent = seed, agent
         self.updates = 0
         self._ess_floor = ess_floor
+        self._limit = np.inf if max_weight is None else max_weight
         self._priorities = priorities
         self._ids = {name: number for number, name in enumerate(self.event_types)}
         self._spread = ClassSpread(len(self._ids)) if learned else None
@@ -159,6 +160,11 @@ class ImportanceSampler:
                 f"unknown event type {unknown}: known are {', '.join(self.event_types)}; add it to class_weights"
             ) from None
 
+    def class_id(self, event_type: str) -> int:
+        """The class id of an event type."""
+        found = self._ids.get(event_type)
+        return int(self.class_ids(event_type)[0]) if found is None else found
+
     def make_index(self, capacity: int) -> ClassIndex:
         """An empty index of `capacity` positions for these classes, with priorities if they are used."""
         return (PriorityIndex if self._priorities else ClassIndex)(capacity, len(self._ids))
@@ -194,22 +200,16 @@ class ImportanceSampler:
                 f"a batch of {batch_size} was asked of a buffer of {len(index)} rows: give 1 .. {len(index)}"
             )
         balance, beta = self._balance(index.counts, temperature), self.beta
-        drawn = index.draw(sample_uniforms(self.seed, self.agent, self.updates, batch_size), balance.shares)
-        scale, cut = 1.0, 0.0
-        corrections = maths.corrections(balance.ratios[drawn.classes] * drawn.density, beta)
-        limit = self.weighting.max_weight
-        if limit is not None:
-            corrections, cut = maths.clip_weights(corrections, limit)
-        if self.weighting.normalise:
-            largest = maths.corrections((balance.ratios * index.least_density()).min(), beta, limit=limit)
-            corrections, scale = corrections / largest, 1.0 / float(largest)
-        # Kish's size, spelled out: weights made here need none of the checks of the public function.
-        size = corrections.sum() ** 2 / (corrections @ corrections)
-        flag_collapse(size, batch_size, self._ess_floor, _ADVICE)
-        self._last = Sampled(
-            drawn.positions, drawn.classes, corrections, balance.natural, balance.shares, beta, scale, cut
+        positions, classes, density = index.draw(
+            sample_uniforms(self.seed, self.agent, self.updates, batch_size), balance.shares
         )
-        self._drawn += np.bincount(drawn.classes, minlength=len(self._ids))
+        weights = np.empty(batch_size)
+        scale, cut, size = maths.weigh(
+            classes, density, balance.ratios, index.least_density(), beta, self._limit, self.weighting.normalise,
+            weights, self._drawn,
+        )  # fmt: skip
+        flag_collapse(size, batch_size, self._ess_floor, _ADVICE)
+        self._last = Sampled(positions, classes, weights, balance.natural, balance.shares, beta, scale, cut)
         self.updates += 1
         return self._last
 
@@ -265,9 +265,10 @@ class ImportanceSampler:
         if not isinstance(index, PriorityIndex):
             raise ConfigError("this sampler draws uniformly within a class: create it with priorities=True")
         errors = np.asarray(td_errors, np.float64)
-        if not np.isfinite(errors).all():
+        priorities = np.empty_like(errors)
+        if not maths.priorities_of(errors.ravel(), _LEAST_ERROR, self.weighting.alpha, priorities.ravel()):
             raise NonFiniteError("TD errors hold NaN or infinity: no priority follows from them")
-        index.update_priorities(indices, (np.abs(errors) + _LEAST_ERROR) ** self.weighting.alpha)
+        index.update_priorities(indices, priorities)
 
     # Worlds
 

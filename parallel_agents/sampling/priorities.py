@@ -47,6 +47,10 @@ class PriorityIndex(ClassIndex):
         self._tree.update(live, 0.0, before)
         self._set(where, values, self.classes_at(where))
 
+    def put(self, position: int, which: int) -> None:
+        """As `assign`, with the largest priority seen so far."""
+        self.assign([position], [which])
+
     def evict(self, positions: ArrayLike) -> None:
         """Forget positions (n,) and their priorities."""
         where = positions_below(self.capacity, positions)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,8 +12,7 @@ from parallel_agents.sampling import weights as maths
 __all__ = ["Sampled", "batch_statistics", "class_statistics"]
 
 
-@dataclass(frozen=True)
-class Sampled:
+class Sampled(NamedTuple):
     """One draw: B rows of K classes, and their corrections."""
 
     positions: NDArray[np.int64]

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any, Protocol
 
 import numpy as np
+from numba import njit
 from numpy.typing import NDArray
 
 from parallel_agents import seeding
@@ -26,5 +28,23 @@ class Source(Protocol):
 
 def sample_uniforms(seed: int, agent: int, update: int, batch_size: int) -> NDArray[np.float64]:
     """The uniforms (B, 2) of an agent's update; a smaller batch sees the first of a larger one's."""
-    block = seeding.uniforms([seed], seeding.Purpose.SAMPLE, [agent], [0], epoch=update, turns=1, slots=2 * batch_size)
-    return block.reshape(batch_size, 2)
+    pairs = np.empty((batch_size, 2))
+    _fill(*_key(seed, agent), np.uint64(update), pairs)
+    return pairs
+
+
+@lru_cache(maxsize=1024)
+def _key(seed: int, agent: int) -> tuple[np.uint64, np.uint64]:
+    first, second = seeding.key(seed, seeding.Purpose.SAMPLE, agent)
+    return np.uint64(first), np.uint64(second)
+
+
+@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+def _fill(k0: np.uint64, k1: np.uint64, update: np.uint64, pairs: NDArray[np.float64]) -> None:
+    """As `seeding.uniforms` of one address, without what it does for many."""
+    zero = np.uint64(0)
+    for block in range((len(pairs) + 1) // 2):
+        a, b, c, d = seeding.draw(k0, k1, np.uint64(block), zero, update, zero)
+        pairs[2 * block, 0], pairs[2 * block, 1] = seeding.uniform(a), seeding.uniform(b)
+        if 2 * block + 1 < len(pairs):
+            pairs[2 * block + 1, 0], pairs[2 * block + 1, 1] = seeding.uniform(c), seeding.uniform(d)

@@ -28,6 +28,7 @@ from parallel_agents.sampling.arrays import filled, positions_below
 __all__ = ["SumTree"]
 
 FAN = 16
+_FAR = 2  # levels, from the leaves, that no cache holds
 
 _FINE, _UNKNOWN_TREE, _BAD_PRIORITY, _BAD_UNIFORM, _EMPTY_TREE = range(5)
 
@@ -42,6 +43,13 @@ def _levels(capacity: int) -> NDArray[np.int64]:
     return np.array(starts, np.int64)
 
 
+def _in_whole_lines(rows: int, width: int) -> NDArray[np.float64]:
+    """Zeros (rows, width) that start where a cache line does, so that a family of 16 is two lines and not three."""
+    block = np.zeros(rows * width + 8)
+    first = -(block.ctypes.data // 8) % 8
+    return block[first : first + rows * width].reshape(rows, width)
+
+
 class SumTree:
     """Priorities of `capacity` positions in `trees` independent trees; a priority of 0 is never drawn."""
 
@@ -51,17 +59,19 @@ class SumTree:
         self.capacity = capacity
         # A tree of one position gets a parent too, so that the root is never a leaf.
         self._levels = _levels(max(capacity, 2))
-        self._sums = np.zeros((trees, int(self._levels[-1]) + 1))
+        width = int(self._levels[-1]) + FAN  # a row of whole families, the last of which holds the root alone
+        self._sums = _in_whole_lines(trees, width)
         # Least values of inner nodes only: among leaves, the priority is its own least value.
-        self._least = np.full((trees, self._sums.shape[1] - int(self._levels[1])), np.inf)
+        self._least = _in_whole_lines(trees, width - int(self._levels[1]))
+        self._least[:] = np.inf
 
     def total(self) -> NDArray[np.float64]:
         """The sum of priorities of each tree (trees,)."""
-        return self._sums[:, -1].copy()
+        return self._sums[:, self._levels[-1]].copy()
 
     def least(self) -> NDArray[np.float64]:
         """The smallest positive priority of each tree (trees,); infinite if it has none."""
-        return self._least[:, -1].copy()
+        return self._least[:, self._levels[-1] - self._levels[1]].copy()
 
     def priorities(self, positions: ArrayLike, trees: ArrayLike = 0) -> NDArray[np.float64]:
         """Priorities (n,) at positions (n,) of trees (n,), or of one."""
@@ -114,20 +124,33 @@ def _update(
             return _BAD_PRIORITY
     for i in range(len(positions)):
         sums[trees[i], positions[i]] = values[i]
-    inner = levels[1]
     for level in range(1, len(levels)):
         span = FAN**level
+        nodes = -(-(levels[1]) // span)
+        if len(sums) * nodes <= len(positions):  # near the root it is less work to add up every family once
+            for tree in range(len(sums)):
+                for node in range(nodes):
+                    _add_up(sums, least, levels, level, tree, node)
+            continue
         for i in range(len(positions)):
             tree, node = trees[i], positions[i] // span
             if i > 0 and tree == trees[i - 1] and node == positions[i - 1] // span:
                 continue  # a neighbour has just added this family up
-            first, parent = levels[level - 1] + node * FAN, levels[level] + node
-            sums[tree, parent] = _total(sums[tree, first : first + FAN])
-            if level == 1:  # the least value of a leaf is the leaf itself
-                least[tree, parent - inner] = _least_positive(sums[tree, first : first + FAN])
-            else:
-                least[tree, parent - inner] = _least_positive(least[tree, first - inner : first - inner + FAN])
+            _add_up(sums, least, levels, level, tree, node)
     return _FINE
+
+
+@njit(cache=True, inline="always")  # type: ignore[untyped-decorator]
+def _add_up(
+    sums: NDArray[np.float64], least: NDArray[np.float64], levels: NDArray[np.int64], level: int, tree: int, node: int
+) -> None:
+    inner = levels[1]
+    first, parent = levels[level - 1] + node * FAN, levels[level] + node
+    sums[tree, parent] = _total(sums[tree, first : first + FAN])
+    if level == 1:  # the least value of a leaf is the leaf itself
+        least[tree, parent - inner] = _least_positive(sums[tree, first : first + FAN])
+    else:
+        least[tree, parent - inner] = _least_positive(least[tree, first - inner : first - inner + FAN])
 
 
 @njit(cache=True, inline="always")  # type: ignore[untyped-decorator]
@@ -168,29 +191,50 @@ def _draw(
             return _EMPTY_TREE
         priorities[i] = uniforms[i] * sums[trees[i], levels[-1]]  # what is left to pass, on the way down
         positions[i] = 0
-    # All draws go down one level together, and every family is added up to its end: loads overlap, and no
-    # branch depends on the numbers.
+    # All draws go down one level together: loads overlap, and hardly a branch depends on the numbers.
+    flat, width = sums.reshape(-1), sums.shape[1]
+    touched = 0.0
     for level in range(len(levels) - 2, -1, -1):
+        if level < _FAR:  # fetch what will be needed, all at once
+            for i in range(len(uniforms)):
+                first = np.uint64(trees[i] * width + levels[level] + positions[i] * FAN)
+                touched += flat[first] + flat[first + np.uint64(8)]
         for i in range(len(uniforms)):
-            first = levels[level] + positions[i] * FAN
-            chosen, passed = _passed(sums[trees[i], first : first + FAN], priorities[i])
+            first = np.uint64(trees[i] * width + levels[level] + positions[i] * FAN)
+            chosen, passed = _passed(flat, first, priorities[i])
             positions[i] = positions[i] * FAN + chosen
             priorities[i] -= passed
     for i in range(len(uniforms)):
         priorities[i] = sums[trees[i], positions[i]]
-    return _FINE
+    return _FINE if touched >= 0.0 else _BAD_PRIORITY  # always fine; without a use the compiler leaves the reads out
 
 
 @njit(cache=True, inline="always")  # type: ignore[untyped-decorator]
-def _passed(family: NDArray[np.float64], target: float) -> tuple[int, float]:
-    """The child at which the running sum passes the target, and the sum before it."""
-    running, passed, chosen = 0.0, 0.0, 0
-    for child in range(FAN):
-        running += family[child]
+def _passed(flat: NDArray[np.float64], first: np.uint64, target: float) -> tuple[int, float]:
+    """The child at which the running sum of a family passes the target, and the sum before it: by fours, then by ones.
+
+    Places are unsigned: an index that cannot be negative is not tested for it.
+    """
+    running, passed, group = 0.0, 0.0, 0
+    for part in range(4):
+        at = first + np.uint64(4 * part)
+        running += (flat[at] + flat[at + np.uint64(1)]) + (flat[at + np.uint64(2)] + flat[at + np.uint64(3)])
         if running <= target:
-            passed, chosen = running, child + 1
-    if chosen == FAN:  # rounding left a rest beyond the family: its last drawable child
-        chosen -= 1
-        while family[chosen] <= 0.0:
-            chosen -= 1
+            passed, group = running, part + 1
+    if group == 4:  # rounding left a rest beyond the family: its last drawable child
+        return _last_drawable(flat, first, FAN - 1), passed
+    running, chosen = passed, 4 * group
+    for part in range(4):
+        running += flat[first + np.uint64(4 * group + part)]
+        if running <= target:
+            passed, chosen = running, 4 * group + part + 1
+    if chosen == 4 * group + 4:
+        chosen = _last_drawable(flat, first, chosen - 1)
     return chosen, passed
+
+
+@njit(cache=True, inline="always")  # type: ignore[untyped-decorator]
+def _last_drawable(flat: NDArray[np.float64], first: np.uint64, child: int) -> int:
+    while flat[first + np.uint64(child)] <= 0.0:
+        child -= 1
+    return child

@@ -25,6 +25,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
+from numba import njit
 from numpy.typing import ArrayLike, NDArray
 
 from parallel_agents.errors import ConfigError, ContractError, NonFiniteError, ShapeError
@@ -133,6 +134,52 @@ def corrections(ratio: ArrayLike, beta: float, *, limit: float | None = None) ->
     """
     weights = np.asarray(ratio, np.float64) ** -beta
     return weights if limit is None else np.minimum(weights, limit)
+
+
+@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+def weigh(
+    classes: NDArray[np.int64],
+    density: Floats,
+    ratios: Floats,
+    least: Floats,
+    beta: float,
+    limit: float,
+    normalise: bool,
+    weights: Floats,
+    drawn: NDArray[np.int64],
+) -> tuple[float, float, float]:
+    """Fill in the corrections (B,) of drawn rows, and count the rows of each class (K,).
+
+    N P of a row is ratios (K,) of its class times its density (B,); `least` (K,) is the smallest density of each class.
+    Both are empty where rows are drawn uniformly within their class. Gives the scale of normalisation, the mean weight
+    that the limit cut off, and the effective sample size (Kish 1965).
+    """
+    even = len(density) == 0
+    full = ratios**-beta  # once per class, not once per row
+    largest = 0.0
+    for k in range(len(full)):
+        largest = max(largest, full[k] if even else (ratios[k] * least[k]) ** -beta)
+    scale = 1.0 / min(largest, limit) if normalise else 1.0
+    cut, total, squares = 0.0, 0.0, 0.0
+    for i in range(len(classes)):
+        weight = full[classes[i]] if even else (ratios[classes[i]] * density[i]) ** -beta
+        kept = min(weight, limit)
+        cut += weight - kept
+        weights[i] = scale * kept
+        total += weights[i]
+        squares += weights[i] * weights[i]
+        drawn[classes[i]] += 1
+    return scale, cut / len(classes), total * total / squares
+
+
+@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+def priorities_of(errors: Floats, least: float, alpha: float, priorities: Floats) -> bool:
+    """Fill in (|error| + least)^alpha of TD errors (n,); False if one is not finite (Schaul et al. 2016)."""
+    for i in range(len(errors)):
+        if not np.isfinite(errors[i]):
+            return False
+        priorities[i] = (abs(errors[i]) + least) ** alpha
+    return True
 
 
 def self_normalised(weights: ArrayLike) -> Floats:

@@ -380,6 +380,42 @@ def test_a_bad_row_is_refused_before_anything_is_written(changed, error, message
     assert all(memory.state()[name].tobytes() == before[name].tobytes() for name in before)
 
 
+@pytest.mark.parametrize("priorities", [False, True])
+def test_rows_added_one_by_one_are_rows_added_at_once(priorities):
+    given = columns(np.arange(57))
+    given["metadata"] = [{"at": t} if t % 5 == 0 else None for t in range(57)]
+    many, single = make(20, priorities=priorities), make(20, priorities=priorities)
+    many.add_many(**given)
+    for t in range(57):
+        row = [given[name][t] for name in ("states", "actions", "rewards", "next_states", "dones", "event_types")]
+        assert single.add(*row, given["values"][t], given["metadata"][t]) == t
+    assert {n: a.tobytes() for n, a in many.state().items()} == {n: a.tobytes() for n, a in single.state().items()}
+
+
+@pytest.mark.parametrize(
+    ("changed", "error", "message"),
+    [
+        ({"state": [0.0]}, ShapeError, r"state have shape \(1,\) each"),
+        ({"state": np.array([np.nan, 0], np.float32)}, NonFiniteError, "state holds NaN"),
+        ({"next_state": [np.inf, 0.0]}, NonFiniteError, "next_state hold NaN"),
+        ({"reward": float("nan")}, NonFiniteError, "reward is nan"),
+        ({"value": 1e39}, NonFiniteError, "value is 1e.39: give a finite number that float32 can hold"),
+        ({"action": 70_000}, ActionError, "cannot be kept as int16"),
+        ({"event_type": "vip"}, ContractError, "unknown event type 'vip'"),
+        ({"metadata": {"a": object()}}, ContractError, "metadata cannot be kept as JSON"),
+    ],
+)
+def test_one_bad_row_is_refused_before_anything_is_written(changed, error, message):
+    memory = make(20)
+    row = {"state": [0.0, 1.0], "action": 1, "reward": 0.0, "next_state": [1.0, 1.0], "done": False}
+    row |= {"event_type": CRISIS, "value": 1.0, "metadata": {"a": 1}}
+    memory.add(**row)
+    before = memory.state()
+    with pytest.raises(error, match=message):
+        memory.add(**{**row, **changed})
+    assert all(memory.state()[name].tobytes() == before[name].tobytes() for name in before)
+
+
 def test_indices_that_name_no_row_are_refused():
     memory = make(10, priorities=True)
     memory.add_many(**columns(np.arange(25)))
