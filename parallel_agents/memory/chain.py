@@ -215,7 +215,7 @@ def _gather(
             out[i, d] = states[row, d]
         for d in range(size):
             out_next[i, d] = source[place, d]
-    return touched
+    return float(touched)
 
 
 @njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
