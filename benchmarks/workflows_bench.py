@@ -16,9 +16,12 @@ from typing import Any
 import numpy as np
 import torch
 
+from parallel_agents.workflows.foreign import NetworkEnv
 from parallel_agents.workflows.landscape import landscape
 from parallel_agents.workflows.network import RED_AGENTS, NetworkWorlds
 from parallel_agents.workflows.search import METHODS, search_regrets
+from parallel_agents.workflows.trainer import ParallelWorkflowRLTrainer
+from parallel_agents.workflows.wrapper import ParallelEnvWrapper
 
 STEPS = 100
 SPEED_GOALS = {1000: 1_000_000, 25: 250_000, 1: 60_000}
@@ -31,7 +34,7 @@ WITHIN = 1.0
 def rows(repeats: int = 7, searches: int = 100) -> list[dict[str, Any]]:
     """Everything, as rows of the benchmark's table."""
     torch.set_num_threads(1)
-    return [*speed_rows(repeats), *search_rows(searches)]
+    return [*speed_rows(repeats), process_row(), *search_rows(searches), trainer_row()]
 
 
 def speed_rows(repeats: int) -> list[dict[str, Any]]:
@@ -68,6 +71,45 @@ def _speed(batch: int, red: str) -> float:
     return episodes * STEPS * batch / _seconds(play)
 
 
+def process_row(steps: int = 200) -> dict[str, Any]:
+    """25 environments in this process against 25 processes of one each, by the clock: both wait for each other."""
+    speeds = {}
+    for name, envs in (
+        ("batch", ParallelEnvWrapper(25, red="Meander", steps=steps + 1)),
+        ("processes", ParallelEnvWrapper(25, lambda: NetworkEnv(red="Meander", steps=steps + 1), workers=25)),
+    ):
+        plan = np.random.default_rng(0).integers(0, 145, (steps, 25))
+        envs.reset()
+        envs.step(plan[0])
+        begin = time.perf_counter()
+        for actions in plan[1:]:
+            envs.step(actions)
+        speeds[name] = 25 * (steps - 1) / (time.perf_counter() - begin)
+        envs.close()
+    return {
+        "name": "25 network environments in one process against 25 processes",
+        "ratio": speeds["batch"] / speeds["processes"],
+        "goal": None,
+        "unit": "times as fast",
+        "repeats": 1,
+        "detail": speeds,
+    }
+
+
+def trainer_row(workflows: int = 2) -> dict[str, Any]:
+    """The documented search takes 20 orders of at most 50 episodes in 25 environments: some of them, times the rest."""
+    trainer = ParallelWorkflowRLTrainer(n_workflows=workflows, compliance_threshold=1.0)
+    seconds = _seconds(trainer.run_workflow_search) * 20 / workflows
+    return {
+        "name": "the documented search, 20 orders x 50 episodes x 25 environments, on one core",
+        "ratio": 300.0 / seconds,
+        "goal": 1.0,
+        "unit": "of 300 s, inverted",
+        "repeats": workflows,
+        "detail": {"seconds": seconds},
+    }
+
+
 def search_rows(searches: int) -> list[dict[str, Any]]:
     """How often each search has found an order within a point of the best after ten evaluations."""
     values = landscape().means
@@ -92,7 +134,7 @@ def search_rows(searches: int) -> list[dict[str, Any]]:
     return table
 
 
-def _seconds(work: Callable[[], None]) -> float:
+def _seconds(work: Callable[[], Any]) -> float:
     begin = time.process_time()
     work()
     return time.process_time() - begin

@@ -86,7 +86,7 @@ class ParallelOrderConditionedPPO:
     """One defender in `n_envs` environments, conditioned on an order of repair, or on one order per environment.
 
     Defaults are the documented ones: 25 environments, an update after 100 turns (2500 transitions), 4 passes over
-    them, learning rate 0.002, discount 0.99, ratio clipped at 0.2. `options` are further ones of `models.PPO`.
+    them whole, learning rate 0.002, discount 0.99, ratio clipped at 0.2. `options` are further ones of `models.PPO`.
 
     >>> agent = ParallelOrderConditionedPPO(n_envs=4, steps=10)
     >>> agent.get_actions(np.zeros((4, 52), np.uint8)).shape
@@ -116,7 +116,7 @@ class ParallelOrderConditionedPPO:
         """Counters of fixes per environment; `observe` gives the alignment reward."""
         self.model = PPO(
             t.OBSERVATION_SIZE + _CODE, t.N_ACTIONS, worlds=n_envs, rollout=steps,
-            passes=K_epochs, lr=lr, gamma=gamma, ratio_clip=eps_clip, **{"entropy": 0.01, **options},
+            passes=K_epochs, lr=lr, gamma=gamma, ratio_clip=eps_clip, **{"minibatches": 1, "entropy": 0.01, **options},
         )  # fmt: skip
         self.model.place(seed=seed, agent=0, worlds=n_envs)
         self._stack = Stack([self.model], together=True)

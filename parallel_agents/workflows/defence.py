@@ -34,7 +34,7 @@ class NetworkDefence(ParallelEnvironment):
     """
 
     default_config = {
-        "experiment": {"epochs": 500, "max_turns": 100, "worlds": 25},
+        "experiment": {"epochs": 2000, "max_turns": 100, "worlds": 64},
         "world": {
             "red": ("B_line", "Meander"),
             "version": "head",
@@ -43,7 +43,14 @@ class NetworkDefence(ParallelEnvironment):
             "late_start": 0,
             "history": True,
         },
-        "model": {"algorithm": "ppo", "lr": 0.001, "entropy": 0.01},
+        "model": {
+            "algorithm": "ppo",
+            "hidden": (128, 128),
+            "lr": 0.001,
+            "lr_final": 0.0001,
+            "lr_updates": 32_000,  # 2000 epochs of 16 updates
+            "entropy": 0.01,
+        },
         "parallel": {"train_interval": 1, "policy_lag": 0},
     }
 

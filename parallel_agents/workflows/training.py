@@ -16,7 +16,7 @@ from parallel_agents.seeding import Purpose, generator
 from parallel_agents.workflows.compliance import Compliance, average_compliance, should_stop
 from parallel_agents.workflows.conditioned import ParallelOrderConditionedPPO
 from parallel_agents.workflows.network import NetworkWorlds
-from parallel_agents.workflows.orders import ORDERS, Order
+from parallel_agents.workflows.orders import ORDERS, Order, check_order
 from parallel_agents.workflows.wrapper import ParallelEnvWrapper
 
 __all__ = ["Training", "Verdict", "effective_orders", "evaluate_order", "train_all_orders", "train_order"]
@@ -123,7 +123,8 @@ def _episode(
 
 def evaluate_order(agent: ParallelOrderConditionedPPO, order: Iterable[str], worlds: NetworkWorlds) -> Verdict:
     """Let the policy's likeliest actions play one episode of every world under an order, switched to if need be."""
-    policy, counters = agent.policy(order), Compliance(order, worlds.n_worlds, agent.compliance.rule)
+    kept = check_order(order)
+    policy, counters = agent.policy(kept), Compliance(kept, worlds.n_worlds, agent.compliance.rule)
     observations, returns = worlds.reset(0), np.zeros(worlds.n_worlds)
     for turn in range(worlds.late_start, worlds.steps):
         access = worlds.access

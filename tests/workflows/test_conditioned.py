@@ -34,7 +34,7 @@ def test_documented_defaults() -> None:
     assert (learner.n_envs, learner.steps) == (25, 100)
     assert learner.model.hyper["lr"] == 0.002
     assert (learner.model.hyper["gamma"], learner.model.hyper["ratio_clip"]) == (0.99, 0.2)
-    assert learner.model.blueprint.passes == 4
+    assert (learner.model.blueprint.passes, learner.model.blueprint.minibatches) == (4, 1)
     assert learner.model.blueprint.observation == (77,)
     assert ParallelTrajectoryBuffer().n_envs == 25
 
@@ -152,7 +152,7 @@ def test_all_orders_at_once() -> None:
 def test_an_evaluation_counts_the_environment_alone() -> None:
     learner = agent()
     worlds = NetworkWorlds(6, red="Meander", steps=40, late_start=20)
-    verdict = evaluate_order(learner, ORDERS[3], worlds)
+    verdict = evaluate_order(learner, iter(ORDERS[3]), worlds)
     expected = play(worlds, learner.policy(ORDERS[3]), 0).sum(axis=0)
     assert verdict.value == pytest.approx(expected.mean())
     assert 0.0 <= verdict.compliance <= 1.0

@@ -1,0 +1,54 @@
+"""How well each effective order is kept within the documented budget: 50 episodes in each of 25 environments.
+
+python -m benchmarks.order_compliance [RED [ALIGNMENT_WEIGHT]]     writes results/order_compliance_RED_WEIGHT.json
+
+The defender is never taken, so its place changes nothing: 24 of the 120 orders are left.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from parallel_agents.workflows.trainer import ParallelWorkflowRLTrainer
+from parallel_agents.workflows.training import effective_orders
+
+WINDOW = 5
+
+
+def study(red: str, weight: float) -> list[dict[str, Any]]:
+    """One row per order: whether and when it was learnt, the compliance reached, and what the policy is worth."""
+    torch.set_num_threads(1)
+    trainer = ParallelWorkflowRLTrainer(alignment_weight=weight, worlds={"red": red})
+    rows = []
+    for number, order in enumerate(effective_orders()):
+        began = time.process_time()
+        result = trainer.run_workflow(number, order)
+        rates = result.training.compliance
+        rows.append(
+            {
+                "order": order,
+                "learnt": result.training.stopped,
+                "episodes": result.training.episodes,
+                "last": float(np.mean(rates[-WINDOW:])),
+                "evaluated": result.verdict.compliance,
+                "return": result.verdict.value,
+                "seconds": time.process_time() - began,
+            }
+        )
+        print(json.dumps(rows[-1]), flush=True)
+    return rows
+
+
+if __name__ == "__main__":
+    attacker = sys.argv[1] if len(sys.argv) > 1 else "B_line"
+    strength = float(sys.argv[2]) if len(sys.argv) > 2 else 30.0
+    target = Path(__file__).parent / "results" / f"order_compliance_{attacker}_{strength:g}.json"
+    target.parent.mkdir(exist_ok=True)
+    target.write_text(json.dumps(study(attacker, strength), indent=1) + "\n")
