@@ -23,7 +23,8 @@ class MarketBidding(MarketEnvironment):
     default_config = {
         **MarketEnvironment.default_config,
         "experiment": {"epochs": 60, "max_turns": 50, "worlds": 100, "eval_episodes": 200},
-        "model": {"algorithm": "ppo", "hidden": (64, 64), "lr": 1e-3, "gamma": 1.0, "entropy": 0.003},
+        "world": {**MarketEnvironment.default_config["world"], "actions": "continuous"},
+        "model": {"algorithm": "ppo", "hidden": (32,), "lr": 3e-3, "gamma": 1.0, "gae_lambda": 0.8, "entropy": 0.001},
     }
 
 

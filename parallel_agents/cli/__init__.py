@@ -14,6 +14,7 @@ from typing import Any
 import tyro
 
 from parallel_agents.cli.commands import Curve, Doctor, Eval, Export, Games, New, Resume, Train
+from parallel_agents.cli.market import Market
 from parallel_agents.cli.signals import terminated
 from parallel_agents.cli.workflow import Workflow
 from parallel_agents.errors import ConfigError, ParallelAgentsError, WorldError
@@ -29,6 +30,7 @@ COMMANDS: dict[str, Callable[..., Any]] = {
     "games": Games,
     "new": New,
     "doctor": Doctor,
+    "market": Market,
     "workflow": Workflow,
 }
 ABOUT = """Train many independent agents: the same bytes, faster.

@@ -10,10 +10,10 @@ seed, so an evaluation, which has another seed, plays in worlds that no training
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from parallel_agents.environment import Agent, ParallelEnvironment
 from parallel_agents.errors import ConfigError
@@ -21,7 +21,7 @@ from parallel_agents.market.actions import action_form
 from parallel_agents.market.discovery import Patterns
 from parallel_agents.market.simulation import MarketWorlds
 from parallel_agents.market.source import patterns_of
-from parallel_agents.market.worlds import POPULATION, create_world_variants
+from parallel_agents.market.worlds import POPULATION, World, create_world_variants
 from parallel_agents.types import Array
 
 __all__ = ["MarketEnvironment"]
@@ -37,6 +37,7 @@ class MarketEnvironment(ParallelEnvironment):
             "patterns": "",
             "world_types": {},
             "world_seed": None,
+            "pool": None,
             "users": POPULATION,
             "actions": "choices",
             "levels": (0.0, 0.5, 1.0, 1.5, 2.0, 3.0),
@@ -49,8 +50,9 @@ class MarketEnvironment(ParallelEnvironment):
         "parallel": {"train_interval": 1},
     }
     """world: bidders; patterns file or export ("" for a sample); mix of world types (empty: that of the data); seed of
-    the worlds (None: the run's); range of population sizes; form of actions and its levels; and what `MarketWorlds` is
-    given."""
+    the worlds (None: the run's); how many different worlds there are (None: W; fewer: each has several columns, with
+    users and draws of their own; more: W of them an epoch, in turn); range of population sizes; form of actions and its
+    levels; and what `MarketWorlds` is given."""
 
     def setup_agents(self) -> None:
         options = self.config.world
@@ -58,24 +60,10 @@ class MarketEnvironment(ParallelEnvironment):
             raise ConfigError("experiment.autoreset is true: a market's episode is one epoch, set it to false")
         if options["agents"] < 1:
             raise ConfigError(f"world.agents is {options['agents']}: a market needs at least one bidder")
-        if not isinstance(self.world, Patterns):
-            self.world = patterns_of(options["patterns"])
-        seed = self.seed if options["world_seed"] is None else options["world_seed"]
-        worlds = create_world_variants(
-            self.world, self.n_worlds, options["world_types"] or None, seed=seed, users=tuple(options["users"])
-        )
-        self.market = MarketWorlds(
-            worlds,
-            options["agents"],
-            self.config.experiment.max_turns,
-            options["auctions_per_step"],
-            budget=options["budget"],
-            attribution=options["attribution"],
-            fidelity=options["fidelity"],
-            seed=self.seed,
-        )
-        self.usual: NDArray[np.float64] = np.exp(self.market.parameters.usual_bid)
-        """(W, J) what is usually bid"""
+        self.patterns = self.world if isinstance(self.world, Patterns) else patterns_of(options["patterns"])
+        self.markets = [self._market(worlds) for worlds in self._groups()]
+        self.market = self.markets[0]
+        """the worlds of this epoch"""
         self.form = action_form(
             options["actions"],
             tuple(options["levels"]),
@@ -85,7 +73,35 @@ class MarketEnvironment(ParallelEnvironment):
         shape = (len(self.market.names),)
         self.agents = [Agent(model=self.make_model(shape, self.form.space)) for _ in range(options["agents"])]
 
+    def _groups(self) -> list[tuple[World, ...]]:
+        """W worlds each, played in turn."""
+        options, columns = self.config.world, self.n_worlds
+        pool = options["pool"] or columns
+        if max(pool, columns) % min(pool, columns):
+            raise ConfigError(f"world.pool is {pool} with {columns} worlds: one must be a multiple of the other")
+        seed = self.seed if options["world_seed"] is None else options["world_seed"]
+        worlds = create_world_variants(
+            self.patterns, pool, options["world_types"] or None, seed=seed, users=tuple(options["users"])
+        )
+        if pool < columns:
+            return [tuple(replace(worlds[i % pool], index=i) for i in range(columns))]
+        return [worlds[first : first + columns] for first in range(0, pool, columns)]
+
+    def _market(self, worlds: tuple[World, ...]) -> MarketWorlds:
+        options = self.config.world
+        return MarketWorlds(
+            worlds,
+            options["agents"],
+            self.config.experiment.max_turns,
+            options["auctions_per_step"],
+            budget=options["budget"],
+            attribution=options["attribution"],
+            fidelity=options["fidelity"],
+            seed=self.seed,
+        )
+
     def reset(self) -> None:
+        self.market = self.markets[max(self.epoch - 1, 0) % len(self.markets)]
         self.market.reset(self.epoch)
 
     def observe(self) -> Array:
@@ -93,7 +109,8 @@ class MarketEnvironment(ParallelEnvironment):
 
     def apply_actions(self, actions: Any) -> Array:
         bidding = self.form.bidding(np.asarray(actions))
-        profit = self.market.step(bidding.multiples * self.usual, bidding.creative, bidding.pacing)
+        usual = np.exp(self.market.parameters.usual_bid)
+        profit = self.market.step(bidding.multiples * usual, bidding.creative, bidding.pacing)
         return np.asarray(profit / self.market.parameters.budget, np.float32)
 
     def dones(self) -> tuple[Array, Array] | None:

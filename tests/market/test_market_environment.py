@@ -106,7 +106,24 @@ def test_worlds_are_those_that_were_asked_for(patterns):
     assert {w.kind.value for w in env.market.worlds} == {"luxury_seeker"}
     assert {w.users.count for w in env.market.worlds} == {600}
     other = environment(patterns, world_types={"luxury_seeker": 1.0}, users=(600, 600), world_seed=9, seed=4)
-    np.testing.assert_array_equal(env.usual, other.usual)
+    np.testing.assert_array_equal(env.market.parameters.usual_bid, other.market.parameters.usual_bid)
+
+
+def test_a_pool_of_worlds_is_shared_by_columns_or_played_in_turn(patterns):
+    few = environment(patterns, worlds=4, pool=2).market
+    bids = few.parameters.usual_bid
+    np.testing.assert_array_equal(bids[0], bids[2])
+    assert (bids[0] != bids[1]).any()
+    assert len(set(few.parameters.world.tolist())) == 4  # the same worlds, other draws
+    env = environment(patterns, worlds=2, pool=6)
+    seen = []
+    for epoch in range(1, 5):
+        env.begin_epoch(epoch)
+        env.reset()
+        seen.append(tuple(w.index for w in env.market.worlds))
+    assert seen == [(0, 1), (2, 3), (4, 5), (0, 1)]
+    with pytest.raises(ConfigError, match=r"world.pool is 3 with 4 worlds"):
+        environment(patterns, worlds=4, pool=3)
 
 
 @pytest.mark.parametrize(

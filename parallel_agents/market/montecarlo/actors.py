@@ -1,7 +1,7 @@
 """How any agent acts in many worlds at once.
 
     a model of this library     one batched forward; its draws are addressed by world, lap and step
-    act_many(states)            one call for (W, F) states
+    act_many(states)            one call for (W, F) states; by itself, if the agent says `instant = True`
     act, take_action, …         one call per world; coroutine functions are awaited together
 
 Foreign agents are called in a thread of their own, so that one that never returns meets its deadline. What a foreign
@@ -57,7 +57,7 @@ def actor_of(agent: Any) -> Actor:
     if isinstance(model, Model):
         return _ModelActor(model)
     if callable(getattr(agent, "act_many", None)):
-        return _ManyActor(agent.act_many)
+        return _ManyActor(agent.act_many, instant=bool(getattr(agent, "instant", False)))
     act = acting_of(agent)
     return _AsyncActor(act) if inspect.iscoroutinefunction(act) else _EachActor(act)
 
@@ -87,14 +87,15 @@ class _ModelActor:
 
 
 class _ManyActor:
-    def __init__(self, act_many: Callable[[Array], Any]) -> None:
-        self._act_many = act_many
+    def __init__(self, act_many: Callable[[Array], Any], *, instant: bool) -> None:
+        self._act_many, self._instant = act_many, instant
 
     def board(self, worlds: Sequence[int], lap: int, steps: int) -> None:
         """Nothing to prepare."""
 
     async def act(self, states: NDArray[np.float32], step: int) -> Array:
-        actions = np.asarray(await _aside(lambda: self._act_many(states)))
+        found = self._act_many(states) if self._instant else await _aside(lambda: self._act_many(states))
+        actions = np.asarray(found)
         if actions.shape[:1] != states.shape[:1]:
             raise ShapeError(f"act_many gave actions of shape {actions.shape} for {len(states)} states: give one each")
         return actions

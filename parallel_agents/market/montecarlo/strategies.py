@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +23,7 @@ class Strategy:
     """Always the same action."""
 
     action: Any
+    instant: ClassVar[bool] = True
 
     def act_many(self, states: Array) -> Array:
         """The action, for every state."""

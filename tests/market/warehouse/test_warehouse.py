@@ -1,0 +1,172 @@
+"""Batches in the warehouse: each once and whole, whatever dies in the middle."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from parallel_agents.errors import ConfigError, ContractError, CorruptCheckpoint, RunError
+from parallel_agents.market.montecarlo import EpisodeSetting, MonteCarloSimulator, Strategy
+from parallel_agents.market.warehouse import Stream, Warehouse, batch_tables
+
+ROOT = Path(__file__).parents[3]
+
+
+@pytest.fixture(scope="module")
+def batches(patterns):
+    setting = EpisodeSetting(steps=6, auctions_per_step=100.0, threads=1)
+    with MonteCarloSimulator(5, None, 5, 1000, patterns=patterns, setting=setting) as simulator:
+        return [asyncio.run(simulator.run_episode_batch(Strategy(9))) for _ in range(6)]
+
+
+class Frail:
+    """A sink that dies when it is told to: before a batch, within it, or after it without saying so."""
+
+    def __init__(self, folder: Path, deaths: dict[int, str]) -> None:
+        self.store, self.deaths, self.calls = Warehouse(folder), deaths, 0
+
+    def has(self, batch_id):
+        return self.store.has(batch_id)
+
+    def put(self, batch_id, tables):
+        self.calls += 1
+        how = self.deaths.get(self.calls)
+        if how == "before":
+            raise ConnectionError("gone")
+        if how == "within":
+            (self.store.folder / "episodes" / f"{batch_id}.parquet").write_bytes(b"half")
+            raise ConnectionError("gone in the middle")
+        self.store.put(batch_id, tables)
+        if how == "after":
+            raise ConnectionError("taken, but the answer was lost")
+
+
+def totals(store: Warehouse) -> tuple[int, int, float]:
+    found = store.query("SELECT count(*) AS n, count(DISTINCT batch) AS b, sum(reward) AS r FROM episodes")
+    return int(found["n"][0]), int(found["b"][0]), float(found["r"][0])
+
+
+def test_what_goes_in_can_be_asked_for(batches, tmp_path):
+    store = Warehouse(tmp_path)
+    for number, batch in enumerate(batches):
+        store.write(f"batch-{number}", batch)
+    everything = [e for batch in batches for e in batch]
+    count, names, reward = totals(store)
+    assert (count, names) == (30, 6)
+    assert reward == pytest.approx(sum(e.total_reward for e in everything))
+    steps = store.query("SELECT * FROM steps WHERE batch = ? ORDER BY world, step", ["batch-2"])
+    np.testing.assert_array_equal(np.stack(steps["state"]), np.concatenate([e.states[:-1] for e in batches[2]]))
+    np.testing.assert_array_equal(steps["reward"], np.concatenate([e.rewards for e in batches[2]]))
+    by_type = store.query("SELECT world_type, avg(crisis_share) AS c FROM episodes GROUP BY ALL")
+    assert (by_type["c"] > 0).all()
+    assert store.verify() == 30 * 6
+
+
+def test_writing_a_batch_again_changes_nothing(batches, tmp_path):
+    store = Warehouse(tmp_path)
+    for _ in range(3):
+        store.write("one", batches[0])
+    assert totals(store)[:2] == (5, 1)
+
+
+@pytest.mark.parametrize("how", ["before", "within", "after"])
+@pytest.mark.parametrize("attempts", [1, 3])
+def test_nothing_is_lost_or_doubled_if_the_sink_dies(batches, tmp_path, how, attempts):
+    sink = Frail(tmp_path / "sink", {2: how, 3: how})
+    stream = Stream(tmp_path / "spool", sink, attempts=attempts, sleep=lambda _: None)
+    for number, batch in enumerate(batches[:3]):
+        stream.write(f"batch-{number}", batch)
+    reopened = Stream(tmp_path / "spool", sink, attempts=attempts, sleep=lambda _: None)  # the writer died as well
+    for number, batch in enumerate(batches[3:], start=3):
+        reopened.write(f"batch-{number}", batch)
+    reopened.close()
+    assert reopened.pending() == []
+    count, names, reward = totals(sink.store)
+    assert (count, names) == (30, 6)
+    assert reward == pytest.approx(sum(e.total_reward for batch in batches for e in batch))
+    assert sink.store.verify() == 180
+
+
+def test_a_sink_that_stays_dead_is_told_of_and_what_it_lacks_is_kept(batches, tmp_path):
+    sink = Frail(tmp_path / "sink", dict.fromkeys(range(1, 100), "before"))
+    pauses = []
+    stream = Stream(tmp_path / "spool", sink, attempts=3, pause=0.5, sleep=pauses.append)
+    stream.write("batch-0", batches[0])
+    assert pauses == [0.5, 1.0]
+    with pytest.raises(
+        RunError, match=r"1 batches from batch-0 on are not in the sink yet: batch-0: ConnectionError: gone"
+    ):
+        stream.close()
+    assert stream.pending() == ["batch-0"]
+
+
+def test_a_writer_killed_at_any_moment_leaves_whole_batches(batches, tmp_path):
+    """A process that writes batch after batch is killed; a second one goes on; every batch is there once."""
+    script = textwrap.dedent("""
+        import sys
+        import pyarrow as pa
+        from parallel_agents.market.warehouse import Warehouse
+        store = Warehouse(sys.argv[1])
+        for number in range(40):
+            name = f"batch-{number:03d}"
+            if not store.has(name):
+                tables = {t: pa.table({"batch": [name] * 50, "x": list(range(50))}) for t in ("episodes", "steps")}
+                store.put(name, tables)
+                print(name, flush=True)
+    """)
+    command = [sys.executable, "-c", script, str(tmp_path)]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment) as process:
+        for _ in range(3):
+            process.stdout.readline()
+        time.sleep(0.01)
+        process.send_signal(signal.SIGKILL)
+        process.wait(30)
+    before = Warehouse(tmp_path).batches()
+    assert 3 <= len(before) < 40
+    subprocess.run(command, env=environment, check=True, timeout=60, stdout=subprocess.DEVNULL)
+    store = Warehouse(tmp_path)
+    found = store.query("SELECT count(*) AS n, count(DISTINCT batch) AS b FROM steps")
+    assert (int(found["n"][0]), int(found["b"][0])) == (2000, 40)
+    assert store.verify() == 2000
+    assert not list(tmp_path.rglob("*.unfinished"))
+
+
+def test_unfinished_and_damaged_batches_are_not_believed(batches, tmp_path):
+    store = Warehouse(tmp_path)
+    store.write("good", batches[0])
+    (tmp_path / "episodes" / "half.parquet").write_bytes(b"half")
+    assert totals(store)[:2] == (5, 1)
+    path = tmp_path / "steps" / "good.parquet"
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(bytes(data))
+    with pytest.raises(CorruptCheckpoint, match="steps of batch good are not the bytes that were written"):
+        store.verify()
+
+
+def test_bad_requests_are_refused(batches, tmp_path):
+    store = Warehouse(tmp_path)
+    with pytest.raises(ContractError, match="is empty: write a batch first"):
+        store.query("SELECT 1")
+    for name in ("../evil", "a b", ""):
+        with pytest.raises(ConfigError, match="give a name of letters"):
+            store.write(name, batches[0])
+    with pytest.raises(ContractError, match="'none' holds no experience"):
+        batch_tables("none", [])
+    store.write("one", batches[0])
+    with pytest.raises(ConfigError, match="the query failed"):
+        store.query("SELECT nothing FROM nowhere")
+    with pytest.raises(ConfigError, match="0 attempts"):
+        Stream(tmp_path / "spool", store, attempts=0)
+    assert json.loads((tmp_path / "batches" / "one.json").read_text())["episodes"]["rows"] == 5
