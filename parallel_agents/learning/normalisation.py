@@ -147,9 +147,11 @@ def _met(snapshot: Snapshot, gamma: float, inputs: int) -> tuple[NDArray[np.floa
     """What one agent's round reads: (S, D) inputs and (K,) discounted returns, along trajectories or as sampled."""
     columns = snapshot.columns
     if "states" in columns:
-        return columns["states"].reshape(-1, inputs).astype(np.float64), columns["returns"].reshape(-1).astype(
-            np.float64
-        )
+        seen, returns = columns["states"], columns["returns"]
+        if "counted" in columns:  # sequences, some of whose turns are missing
+            counted = columns["counted"] > 0
+            seen, returns = seen[:, :, : counted.shape[2]][counted], returns[counted]
+        return seen.reshape(-1, inputs).astype(np.float64), returns.reshape(-1).astype(np.float64)
     valid = columns["valid"].reshape(-1)
     returns = advantages(
         columns["rewards"],
@@ -161,8 +163,8 @@ def _met(snapshot: Snapshot, gamma: float, inputs: int) -> tuple[NDArray[np.floa
         np.array([gamma]),
         np.ones(1),
     )
-    seen = columns["observations"].reshape(len(valid), -1)[valid]
-    return seen.astype(np.float64), returns.reshape(-1)[valid].astype(np.float64)
+    observed = columns["observations"].reshape(len(valid), -1)[valid]
+    return observed.astype(np.float64), returns.reshape(-1)[valid].astype(np.float64)
 
 
 def _brought(column: Array, centre: NDArray[np.float32], scale: NDArray[np.float32]) -> Array:

@@ -5,21 +5,20 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from parallel_agents.errors import NonFiniteError, ShapeError
-from parallel_agents.learning.gae import advantages
 from parallel_agents.learning.pace import LearningRates, optimizer_state
-from parallel_agents.networks import ActorCritic, gradient_rows
+from parallel_agents.learning.trajectories import Trajectories
+from parallel_agents.networks import gradient_rows
 from parallel_agents.networks.numerics import RowAdam, clip_rows
-from parallel_agents.seeding import Purpose, generator
 from parallel_agents.types import Array, Identity, RoundResult, Snapshot, State
 
-__all__ = ["PPOLearner"]
+__all__ = ["PPOLearner", "Step"]
 
 HYPER = (
     "lr", "lr_final", "lr_updates", "lr_shape", "clip", "ratio_clip", "value_clip", "value_weight",
@@ -38,15 +37,21 @@ class PPOLearner:
 
     An optional column `sample_weights`, (N, T, W) of mean 1, weighs each sample's surrogate, value and entropy terms
     and the normalisation of the advantages; these themselves come from the whole, ordered trajectory.
+
+    A recurrent network learns from sequences instead of single samples: each column of a world is cut into pieces of
+    `sequence` turns, which start from the states that were kept when they were played (`hidden`, one per piece) and
+    from a fresh one where an episode starts within (`age` 0). A minibatch is then a number of such pieces.
     """
 
-    network: ActorCritic
+    network: Any
     passes: int
     """Passes over the data in a round."""
     minibatches: int
     batch: int
-    """Rows of a minibatch, fixed; a smaller one is padded with rows of weight 0."""
+    """Sequences of a minibatch, fixed; a smaller one is padded with samples of weight 0."""
     device: str = "cpu"
+    sequence: int = 1
+    """Turns of a sequence; 1 for networks that carry no state."""
 
     @property
     def updates(self) -> int:
@@ -70,8 +75,8 @@ class PPOLearner:
             return state, RoundResult.nothing(snapshot.round, len(identity))
         began = time.perf_counter()
         new = state.clone()
-        data = _Data(snapshot, new, identity, self.minibatches, self.batch)
-        step = _Step(self, new)
+        data = Trajectories(snapshot, new, identity, parts=self.minibatches, batch=self.batch, length=self.sequence)
+        step = Step(self, new)
         if data.stops_early:
             data.started_from(step.log_probs(data))
         running = data.ready.copy()
@@ -90,70 +95,7 @@ class PPOLearner:
         return new, result
 
 
-class _Data:
-    """The trajectories of a round as one flat list of samples per agent."""
-
-    def __init__(self, snapshot: Snapshot, state: State, identity: Identity, minibatches: int, batch: int) -> None:
-        self._identity, self._parts, self._batch = identity, minibatches, batch
-        hyper = {name: state[f"hyper.{name}"].cpu().numpy() for name in ("gamma", "lambda", "target_kl")}
-        rise = advantages(
-            snapshot["rewards"],
-            snapshot["value"],
-            snapshot["terminated"],
-            snapshot["truncated"],
-            snapshot["valid"],
-            snapshot["follow"],
-            hyper["gamma"],
-            hyper["lambda"],
-        )
-        agents = len(identity)
-        valid = snapshot["valid"].reshape(agents, -1)
-        self.places = [np.flatnonzero(own) for own in valid]
-        """Per agent: where its samples stand among the T·W places."""
-        self.ready = snapshot["ready"] & np.array([len(own) > 0 for own in self.places])
-        self.limits = np.where(hyper["target_kl"] > 0, hyper["target_kl"], np.inf)
-        self.stops_early = bool(np.isfinite(self.limits).any())
-        places = valid.shape[1]
-        self.observations = snapshot["observations"].reshape(agents, places, -1)
-        self.actions = snapshot["actions"].reshape(agents, places, *snapshot["actions"].shape[3:])
-        masks = snapshot.columns.get("masks")
-        self.masks = None if masks is None else masks.reshape(agents, places, -1)
-        self.log_prob = snapshot["log_prob"].reshape(agents, -1)
-        self.values = snapshot["value"].reshape(agents, -1)
-        self.returns = rise.reshape(agents, -1) + self.values
-        given = snapshot.columns.get("sample_weights")
-        self._weights = None if given is None else _checked_weights(given, valid)
-        self.rise = np.stack(
-            [
-                _normalised(own, places, None if self._weights is None else self._weights[row])
-                for row, (own, places) in enumerate(zip(rise.reshape(agents, -1), self.places, strict=True))
-            ]
-        )
-        self.start = self.log_prob
-
-    def started_from(self, log_probs: NDArray[np.float32]) -> None:
-        """Remember what the learner gave the actions at the round's start."""
-        self.start = log_probs
-
-    def minibatches(self, round_: int, pass_: int) -> list[tuple[NDArray[np.int64], NDArray[np.float32]]]:
-        """(N, B) places and (N, B) weights that sum to 1 where samples weigh alike, by each agent's own permutation."""
-        agents = len(self._identity)
-        parts = [
-            (np.zeros((agents, self._batch), np.int64), np.zeros((agents, self._batch), np.float32))
-            for _ in range(self._parts)
-        ]
-        for row, (seed, agent) in enumerate(zip(self._identity.seeds, self._identity.agents, strict=True)):
-            draws = generator(seed, Purpose.PERMUTATION, agent=agent, epoch=round_, turn=pass_)
-            shares = np.array_split(draws.permutation(self.places[row]), self._parts)
-            for (chosen, weights), share in zip(parts, shares, strict=True):
-                chosen[row, : len(share)] = share
-                weights[row, : len(share)] = 1.0 / max(1, len(share))
-                if self._weights is not None:
-                    weights[row, : len(share)] *= self._weights[row, share]
-        return parts
-
-
-class _Step:
+class Step:
     """One stacked update after the other on the same rows."""
 
     def __init__(self, learner: PPOLearner, state: State) -> None:
@@ -169,12 +111,16 @@ class _Step:
         self.updates = state["updates"].cpu().numpy().copy()
         self._figures: list[dict[str, Tensor]] = []
 
-    def take(self, data: _Data, chosen: NDArray[np.int64], weights: NDArray[np.float32], running: Array) -> Array:
+    def take(
+        self, data: Trajectories, chosen: NDArray[np.int64], weights: NDArray[np.float32], running: Array
+    ) -> Array:
         """One update of the running agents; (N,) how far each is from the round's start."""
+        places = data.places(chosen)
         batch = {
-            name: self._gathered(getattr(data, name), chosen)
-            for name in ("observations", "actions", "masks", "log_prob", "values", "returns", "rise", "start")
+            name: self._gathered(getattr(data, name), places)
+            for name in ("observations", "actions", "masks", "log_prob", "values", "returns", "rise", "start", "keep")
         }
+        batch["hidden"] = self._gathered(data.hidden, chosen)
         weight = self._tensor(weights)
         with torch.enable_grad():
             loss, distance = self._loss(batch, weight)
@@ -192,7 +138,7 @@ class _Step:
         """(N,) loss of each agent, and (N,) its distance from the round's start. Every term is weighted once."""
         given = {name: tensor for name, tensor in batch.items() if tensor is not None}
         hyper, masks = self._hyper, given.get("masks")
-        outputs = self._network.forward(self._leaves, given["observations"])
+        outputs = self._outputs(given)
         policy, value = outputs[..., :-1], outputs[..., -1]
         log_prob = self._network.distribution.log_prob(policy, given["actions"], masks)
         ratio = torch.exp(log_prob - given["log_prob"])
@@ -219,24 +165,39 @@ class _Step:
         self._figures[-1]["loss"] = loss.detach()
         return loss, distance
 
+    def _outputs(self, given: Mapping[str, Tensor]) -> Tensor:
+        """(N, B·L, K) of the network as it is now, sequence by sequence where it carries a state."""
+        seen = given["observations"]
+        if "hidden" not in given:
+            outputs: Tensor = self._network.forward(self._leaves, seen)
+            return outputs
+        agents, sequences = given["hidden"].shape[:2]
+        block = (agents, sequences, seen.shape[1] // sequences)
+        outputs = self._network.unroll(
+            self._leaves, seen.reshape(*block, -1), given["hidden"], given["keep"].reshape(block)
+        )
+        return outputs.reshape(agents, seen.shape[1], -1)
+
     def _clipped(self, value: Tensor, given: Mapping[str, Tensor]) -> Tensor:
         bound = self._hyper["value_clip"]
         moved = torch.minimum(torch.maximum(value - given["values"], -bound), bound)
         return (given["values"] + moved - given["returns"]) ** 2
 
-    def log_probs(self, data: _Data) -> NDArray[np.float32]:
+    def log_probs(self, data: Trajectories) -> NDArray[np.float32]:
         """(N, T·W) log-probabilities of all actions under the weights as they are now."""
-        total = data.log_prob.shape[1]
+        total = len(data.sequences)
         found = np.zeros(data.log_prob.shape, np.float32)
         with torch.no_grad():
             for first in range(0, total, self._batch):
                 part = np.arange(first, first + self._batch) % total
                 chosen = np.broadcast_to(part, (len(found), self._batch))
-                outputs = self._network.forward(self._leaves, self._needed(data.observations, chosen))
-                masks = self._gathered(data.masks, chosen)
-                actions = self._needed(data.actions, chosen)
+                places, inside = data.places(chosen), data.inside[part].reshape(-1)
+                needed = {name: self._gathered(getattr(data, name), places) for name in ("observations", "keep")}
+                needed["hidden"] = self._gathered(data.hidden, chosen)
+                outputs = self._outputs({name: own for name, own in needed.items() if own is not None})
+                masks, actions = self._gathered(data.masks, places), self._needed(data.actions, places)
                 log_prob = self._network.distribution.log_prob(outputs[..., :-1], actions, masks)
-                found[:, part] = log_prob.cpu().numpy()
+                found[:, places[0, inside]] = log_prob.cpu().numpy()[:, inside]
         return found
 
     def metrics(self) -> dict[str, Array]:
@@ -254,30 +215,3 @@ class _Step:
 
     def _tensor(self, array: Array) -> Tensor:
         return torch.from_numpy(array).to(self._device)
-
-
-def _checked_weights(given: Array, valid: Array) -> NDArray[np.float32]:
-    """(N, T, W) weights of samples as (N, T·W)."""
-    weights = np.asarray(given, np.float32).reshape(len(given), -1)
-    if weights.shape != valid.shape:
-        raise ShapeError(
-            f"sample_weights of shape {np.shape(given)} for {valid.shape} places: give one for each sample"
-        )
-    if not (np.isfinite(weights).all() and (weights >= 0).all()):
-        raise NonFiniteError("sample_weights must be finite and not negative: check the shares they come from")
-    return weights
-
-
-def _normalised(
-    rise: NDArray[np.float32], places: NDArray[np.int64], weights: NDArray[np.float32] | None
-) -> NDArray[np.float32]:
-    """One agent's advantages with mean 0 and deviation 1 over its samples, weighted ones where weights are given."""
-    own = rise[places].astype(np.float64)
-    if len(own) < 2:
-        return rise
-    if weights is None:
-        return np.asarray((rise - own.mean()) / (own.std() + 1e-8), np.float32)
-    shares = weights[places].astype(np.float64)
-    shares /= max(shares.sum(), 1e-300)  # no weight at all: nothing will be learned from these samples
-    mean = shares @ own
-    return np.asarray((rise - mean) / (np.sqrt(shares @ (own - mean) ** 2) + 1e-8), np.float32)

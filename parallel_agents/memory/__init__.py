@@ -8,6 +8,7 @@ from parallel_agents.memory.importance import (
 )
 from parallel_agents.memory.priorities import PRIORITY_COLUMNS, draw_by_priority, write_priorities
 from parallel_agents.memory.ring import PRIORITY, Ring, RingShape
+from parallel_agents.memory.sequences import gather_sequences
 
 __all__ = [
     "EVENT_COLUMNS",
@@ -24,5 +25,6 @@ __all__ = [
     "draw_by_priority",
     "draw_classed",
     "draw_rows",
+    "gather_sequences",
     "write_priorities",
 ]

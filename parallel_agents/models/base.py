@@ -9,17 +9,15 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
-import torch
 
-from parallel_agents.acting import Inference, flattened
+from parallel_agents.acting import Inference, Recall, flattened
 from parallel_agents.errors import ConfigError, NonFiniteError, RunError, ShapeError, SharingError
 from parallel_agents.memory import Buffer, Ring, RingShape, write_priorities
 from parallel_agents.models.weights import read_weights, write_weights
-from parallel_agents.networks import Architecture, Convolution, Factory
 from parallel_agents.seeding import Purpose, generator
 from parallel_agents.types import Array, Identity, Snapshot, State, Weights
 
-__all__ = ["Blueprint", "Model", "convolution", "own_architecture"]
+__all__ = ["Blueprint", "Model"]
 
 DIRECT = 2**32
 """World address of draws made by direct calls, so that they never meet those of a run."""
@@ -67,6 +65,10 @@ class Blueprint(Protocol):
 
     @property
     def network(self) -> Any: ...
+
+    @property
+    def state(self) -> int:
+        """Numbers that the network carries from turn to turn; 0: none."""
 
     @property
     def ring(self) -> RingShape: ...
@@ -125,6 +127,7 @@ class Model:
         self._exploration: float | None = None
         self._epoch = 0
         self._calls = 0
+        self._recall: Recall | None = None
 
     # -- identity --------------------------------------------------------------------------------------------
 
@@ -222,8 +225,11 @@ class Model:
         """Choose an action for one observation, exploring as in training; of those that a mask (A,) allows.
 
         With several frames: after the observations that the memory knows of this episode, or from a whole window.
+        A recurrent network remembers the calls since `start_episode`.
         """
-        window = self._window(state)
+        first = np.array([[self._recall is None]])
+        self._recall = self._recall or Recall(1, 1, self.blueprint.state)
+        inputs = self._recall.inputs(self._window(state), first)
         learner = self.blueprint.learner()
         inference = Inference(learner.network, 1, 1, together=True)
         inference.publish(Weights(0, learner.policy(self.state)))
@@ -231,8 +237,9 @@ class Model:
         draws = generator(seed, Purpose.ACT, agent=agent, world=DIRECT, epoch=self._epoch, turn=self._calls)
         self._calls += 1
         allowed = None if mask is None else np.asarray(mask, np.bool_).reshape(1, 1, -1)
+        outputs = self._recall.outputs(inference.forward(inputs))
         actions, _ = self.blueprint.choose(
-            inference.forward(window), draws.random((1, 1, self.blueprint.slots)), np.array([self.epsilon]), allowed
+            outputs, draws.random((1, 1, self.blueprint.slots)), np.array([self.epsilon]), allowed
         )
         return actions[0, 0].item() if actions.ndim == 2 else actions[0, 0]
 
@@ -288,6 +295,11 @@ class Model:
         """Called before each epoch."""
         self._epoch = epoch
         self._calls = 0
+        self.start_episode()
+
+    def start_episode(self) -> None:
+        """Forget what `take_action` was shown so far; only recurrent networks remember it."""
+        self._recall = None
 
     def end_epoch_action(self, epoch: int = 0, **_: Any) -> None:
         """Called after each epoch."""
@@ -300,21 +312,3 @@ class Model:
     def reset(self) -> None:
         """Forget what was kept; the network stays."""
         self.memory.clear()
-
-
-def own_architecture(network: Factory, options: Mapping[str, Any]) -> Architecture:
-    """The architecture that a user's factory makes; options that describe a network contradict it."""
-    clash = [f"model.{name}" for name in ("hidden", "dueling", "convolutional", "recurrent") if name in options]
-    if clash:
-        raise ConfigError(f"{', '.join(clash)} given together with a network of your own: leave one of them out")
-    if isinstance(network, torch.nn.Module) or not callable(network):
-        raise ConfigError(
-            f"network is a {type(network).__name__}: give a function without arguments that makes a fresh "
-            "torch.nn.Module, such as lambda: nn.Sequential(…)"
-        )
-    return Architecture(network)
-
-
-def convolution(shape: tuple[int, ...], layers: tuple[tuple[int, ...], ...]) -> Convolution | None:
-    """The convolutional layers that the `model` section asks for, on observations of this shape."""
-    return Convolution(shape, layers) if layers else None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -13,7 +13,7 @@ import numpy as np
 from parallel_agents.acting import EPSILON_SLOTS, epsilon_greedy
 from parallel_agents.config import build_section
 from parallel_agents.errors import ConfigError
-from parallel_agents.learning import SHAPES, DQNLearner, Normalising, scheduled
+from parallel_agents.learning import SHAPES, DQNLearner, Normalising, RecurrentDQNLearner, scheduled
 from parallel_agents.memory import (
     EVENT_COLUMNS,
     PRIORITY_COLUMNS,
@@ -22,10 +22,12 @@ from parallel_agents.memory import (
     RingShape,
     draw_by_priority,
     draw_rows,
+    gather_sequences,
 )
-from parallel_agents.models.base import DIRECT, Model, convolution, own_architecture
+from parallel_agents.models.base import DIRECT, Model
 from parallel_agents.models.rates import Schedule, check_learning_rate, learning_rate
-from parallel_agents.networks import MLP, Architecture, Factory, ModuleNetwork
+from parallel_agents.models.shapes import NetworkOptions, own_architecture, value_network
+from parallel_agents.networks import Architecture, Factory, ModuleNetwork
 from parallel_agents.seeding import Purpose, generator
 from parallel_agents.types import Array, Identity, Snapshot
 
@@ -103,14 +105,25 @@ class ReplayOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
-class DQNOptions(ReplayOptions):
+class DQNOptions(NetworkOptions, ReplayOptions):
     """The `model` section for `algorithm = "dqn"`."""
 
-    hidden: tuple[int, ...] = (64, 64)
-    """Widths of the hidden layers."""
     dueling: bool = False
-    convolutional: tuple[tuple[int, ...], ...] = ()
-    """Layers (filters, side of the kernel, stride) before the hidden ones, where observations are pictures."""
+
+    def __post_init__(self) -> None:
+        ReplayOptions.__post_init__(self)
+        NetworkOptions.__post_init__(self)
+        if self.recurrent and self.n_frames > 1:
+            raise ConfigError(
+                f"model.n_frames is {self.n_frames} with model.recurrent: a recurrent network remembers by itself, "
+                "leave n_frames at 1"
+            )
+        if self.recurrent and (self.importance is not None or self.priority_alpha > 0):
+            key = "importance" if self.importance is not None else "priority_alpha"
+            raise ConfigError(
+                f"model.{key} with model.recurrent: it weighs single transitions, but a recurrent network learns from "
+                "sequences; leave one of them out"
+            )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -162,6 +175,10 @@ class ReplayBlueprint:
         """The learner itself, or in units of what each agent has met."""
         return Normalising(learner, self.inputs, *self.normalise) if any(self.normalise) else learner
 
+    @property
+    def state(self) -> int:
+        return 0
+
     def choose(
         self, outputs: Array, draws: Array, exploration: Array, masks: Array | None
     ) -> tuple[Array, dict[str, Array]]:
@@ -200,7 +217,7 @@ class ReplayBlueprint:
             weights = {name: np.stack([getattr(own, name) for own in drawn]) for name in ("weights", "rare")}
         if self.prioritised:
             serials, weights = self._by_priority(ring, hyper, draws[:, 0], round_, world)
-        columns = ring.gather(serials, n_step=self.n_step, gammas=gammas)
+        columns = self._gather(ring, serials, gammas)
         return Snapshot(round_, {**columns, **weights, "ready": ring.sizes() >= max(1, self.learning_starts)})
 
     def _by_priority(
@@ -215,6 +232,10 @@ class ReplayBlueprint:
             drawn.append(draw_by_priority(ring, row, draws[row], alpha=own["priority_alpha"], beta=beta))
         beside = {name: np.stack([getattr(own, name) for own in drawn]) for name in ("weights", "places")}
         return np.stack([own.serials for own in drawn]), beside
+
+    def _gather(self, ring: Ring, serials: Array, gammas: Array) -> dict[str, Array]:
+        """What the learner reads of the drawn transitions."""
+        return ring.gather(serials, n_step=self.n_step, gammas=gammas)
 
     def rehearsal(self, agents: int, *, updates: int) -> Snapshot:
         draws = generator(0, Purpose.SAMPLE, world=1)
@@ -248,6 +269,8 @@ class DQNBlueprint(ReplayBlueprint):
     hidden: tuple[int, ...]
     dueling: bool
     convolutional: tuple[tuple[int, ...], ...] = ()
+    sequence: int = 0
+    """Turns of the sequences that a recurrent network learns from; 0: it is none."""
     architecture: Architecture | None = None
     """Of a network that the user brought."""
 
@@ -255,11 +278,47 @@ class DQNBlueprint(ReplayBlueprint):
     def network(self) -> Any:
         if self.architecture is not None:
             return ModuleNetwork(self.architecture, self.window, self.actions)
-        picture = convolution(self.window, self.convolutional)
-        return MLP(self.inputs, self.hidden, self.actions, self.dueling, convolution=picture)
+        shape = (self.window, self.hidden, self.actions, self.dueling, self.convolutional)
+        return value_network(*shape, recurrent=self.sequence > 0)
+
+    @property
+    def state(self) -> int:
+        return self.hidden[-1] if self.sequence else 0
+
+    @property
+    def ring(self) -> RingShape:
+        plain = super().ring
+        return replace(plain, extras={**plain.extras, "hidden": (self.state,)}) if self.sequence else plain
 
     def learner(self, *, device: str = "cpu", updates: int | None = None) -> Any:
-        return self.in_units(DQNLearner(self.network, updates or self.updates, self.batch, self.double, device))
+        kind = RecurrentDQNLearner if self.sequence else DQNLearner
+        return self.in_units(kind(self.network, updates or self.updates, self.batch, self.double, device))
+
+    def _gather(self, ring: Ring, serials: Array, gammas: Array) -> dict[str, Array]:
+        if not self.sequence:
+            return super()._gather(ring, serials, gammas)
+        return gather_sequences(ring, serials, length=self.sequence, n_step=self.n_step, gammas=gammas)
+
+    def rehearsal(self, agents: int, *, updates: int) -> Snapshot:
+        if not self.sequence:
+            return super().rehearsal(agents, updates=updates)
+        draws = generator(0, Purpose.SAMPLE, world=1)
+        samples, span = (agents, updates * self.batch), self.sequence + self.n_step
+        block = (*samples, self.sequence)
+        columns: dict[str, Array] = {
+            "states": draws.standard_normal((*samples, span, self.inputs), np.float32),
+            "hidden": draws.standard_normal((*samples, self.state), np.float32),
+            "actions": draws.integers(0, self.actions, block),
+            "returns": draws.standard_normal(block, np.float32),
+            "discounts": draws.random(block, np.float32),
+            "ahead": draws.integers(0, span, block),
+            "counted": (draws.random(block) < 0.9).astype(np.float32),
+            "ready": np.ones(agents, np.bool_),
+        }
+        if self.masked:
+            columns["masks"] = draws.random((*samples, span, self.actions)) < 0.8
+            columns["masks"][..., 0] = True
+        return Snapshot(0, columns)
 
 
 class DQN(Model):
@@ -285,7 +344,12 @@ class DQN(Model):
         **options: Any,
     ) -> None:
         chosen = build_section(DQNOptions, options, "model")
-        shape = {name: getattr(chosen, name) for name in ("hidden", "dueling", "convolutional")}
+        shape: dict[str, Any] = {
+            "hidden": chosen.widths,
+            "dueling": chosen.dueling,
+            "convolutional": chosen.convolutional,
+            "sequence": chosen.sequence if chosen.recurrent else 0,
+        }
         if network is not None:
             shape = {"hidden": (), "dueling": False, "architecture": own_architecture(network, options)}
         super().__init__(DQNBlueprint(**replay(chosen, obs_shape, n_actions, worlds), **shape), replay_hyper(chosen))

@@ -15,10 +15,10 @@ from parallel_agents.config import build_section
 from parallel_agents.errors import ConfigError, RunError
 from parallel_agents.learning import Normalising, PPOLearner
 from parallel_agents.memory import Ring, RingShape
-from parallel_agents.models.base import Model, convolution, own_architecture
+from parallel_agents.models.base import Model
 from parallel_agents.models.rates import Schedule, check_learning_rate, learning_rate
+from parallel_agents.models.shapes import NetworkOptions, own_architecture, policy_network
 from parallel_agents.networks import (
-    ActorCritic,
     Architecture,
     Discrete,
     Distribution,
@@ -34,13 +34,9 @@ __all__ = ["PPO", "PPOBlueprint", "PPOOptions"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class PPOOptions:
-    """The `model` section for `algorithm = "ppo"`."""
+class PPOOptions(NetworkOptions):
+    """The `model` section for `algorithm = "ppo"`; hidden layers are those of the policy and of the value alike."""
 
-    hidden: tuple[int, ...] = (64, 64)
-    """Widths of the hidden layers, of the policy and of the value alike."""
-    convolutional: tuple[tuple[int, ...], ...] = ()
-    """Layers (filters, side of the kernel, stride) before the hidden ones, where observations are pictures."""
     lr: float = 3e-4
     lr_final: float | None = None
     """Learning rate after `lr_updates` updates; None: constant."""
@@ -71,6 +67,7 @@ class PPOOptions:
     """Count rewards in units of the deviation of returns so far."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         for name in ("passes", "minibatches"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"model.{name} is {getattr(self, name)}: give a whole number of at least 1")
@@ -111,6 +108,8 @@ class PPOBlueprint:
     """Set for acting without learning; 0: what a round needs."""
     on_policy: bool = True
     convolutional: tuple[tuple[int, ...], ...] = ()
+    sequence: int = 0
+    """Turns of the sequences that a recurrent network learns from; 0: it is none."""
     architecture: Architecture | None = None
     """Of a network that the user brought."""
 
@@ -119,8 +118,12 @@ class PPOBlueprint:
         if self.architecture is not None:
             outputs = self.distribution.outputs + 1
             return ModuleNetwork(self.architecture, self.observation, outputs, self.distribution)
-        picture = convolution(self.observation, self.convolutional)
-        return ActorCritic(math.prod(self.observation), self.hidden, self.distribution, convolution=picture)
+        shape = (self.observation, self.hidden, self.distribution, self.convolutional)
+        return policy_network(*shape, recurrent=self.sequence > 0)
+
+    @property
+    def state(self) -> int:
+        return self.hidden[-1] if self.sequence else 0
 
     @property
     def actions(self) -> int | None:
@@ -150,6 +153,8 @@ class PPOBlueprint:
         extras: dict[str, tuple[int, ...]] = {"log_prob": (), "value": ()}
         if isinstance(self.distribution, SquashedGaussian):
             extras["raw"] = self.distribution.shape
+        if self.sequence:
+            extras["hidden"] = (self.state,)
         turns = self.capacity or (self.rollout + self.epochs) * self.worlds
         return RingShape(
             turns,
@@ -162,9 +167,13 @@ class PPOBlueprint:
         )
 
     def learner(self, *, device: str = "cpu", updates: int | None = None) -> Any:
-        batch = -(-self.rollout * self.worlds // self.minibatches)
-        learner = PPOLearner(self.network, self.passes, self.minibatches, batch, device)
-        return Normalising(learner, self.network.inputs, *self.normalise) if any(self.normalise) else learner
+        samples = self.rollout * self.worlds
+        if self.sequence:
+            samples = -(-(self.rollout + self.epochs) // self.sequence) * self.worlds
+        batch = -(-samples // self.minibatches)
+        learner = PPOLearner(self.network, self.passes, self.minibatches, batch, device, max(1, self.sequence))
+        inputs = math.prod(self.observation)
+        return Normalising(learner, inputs, *self.normalise) if any(self.normalise) else learner
 
     def choose(
         self, outputs: Array, draws: Array, exploration: Array, masks: Array | None
@@ -216,6 +225,8 @@ class PPOBlueprint:
         }
         if self.masked:
             columns["masks"] = ring.extras["masks"]
+        if self.sequence:
+            columns["hidden"], columns["age"] = ring.extras["hidden"][:, :: self.sequence], ring.age
         return Snapshot(round_, columns)
 
     def rehearsal(self, agents: int, *, updates: int) -> Snapshot:
@@ -240,6 +251,10 @@ class PPOBlueprint:
         columns["valid"][:, -1] = False
         if self.masked:
             columns["masks"] = np.ones((*block, self.choices), np.bool_)
+        if self.sequence:
+            pieces = (agents, -(-self.rollout // self.sequence), self.worlds, self.state)
+            columns["hidden"] = draws.standard_normal(pieces, np.float32)
+            columns["age"] = draws.integers(0, 5, block)
         return Snapshot(0, columns)
 
     def rehearsal_hyper(self) -> dict[str, Any]:
@@ -279,7 +294,7 @@ class PPO(Model):
             observation=(obs_shape,) if isinstance(obs_shape, int) else tuple(obs_shape),
             distribution=actions,
             worlds=worlds,
-            hidden=chosen.hidden if network is None else (),
+            hidden=chosen.widths if network is None else (),
             passes=chosen.passes,
             minibatches=chosen.minibatches,
             rollout=rollout,
@@ -287,6 +302,7 @@ class PPO(Model):
             training_priority=chosen.training_priority,
             normalise=(chosen.normalise_observations, chosen.normalise_rewards),
             convolutional=chosen.convolutional,
+            sequence=chosen.sequence if chosen.recurrent else 0,
             architecture=None if network is None else own_architecture(network, options),
         )
         super().__init__(blueprint, _hyper(chosen))

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from parallel_agents.acting import Draws, Frames, Inference
+from parallel_agents.acting import Draws, Frames, Inference, Recall
 from parallel_agents.memory import PRIORITY, Buffer, Ring, ThreadSafeBuffer, write_priorities
 from parallel_agents.models.base import Blueprint, Model
 from parallel_agents.networks import Invariance, probe
@@ -74,6 +74,7 @@ class Stack:
         self.inference.publish(Weights(0, self.learner.policy(self.state)))
         size = int(np.prod(shape.observation, dtype=np.int64))
         self.frames = Frames(len(self.models), shape.worlds, size, shape.frames)
+        self.recall = Recall(len(self.models), shape.worlds, self.blueprint.state)
         self.draws = Draws(self.identity, range(shape.worlds), self.blueprint.slots)
         self.exploration = np.zeros(len(self.models))
 
@@ -92,15 +93,18 @@ class Stack:
         self, observations: Array, first: Array, epoch: int, turn: int, masks: Array | None = None
     ) -> tuple[Array, dict[str, Array]]:
         """(N, W, D) observations -> (N, W) actions and the columns to keep beside them."""
-        outputs = self.inference.forward(self.frames.push(observations, first))
+        inputs = self.recall.inputs(self.frames.push(observations, first), first)
+        outputs = self.recall.outputs(self.inference.forward(inputs))
         actions, extras = self.blueprint.choose(outputs, self.draws.at(epoch, turn), self.exploration, masks)
-        return actions, extras if masks is None else {**extras, "masks": masks}
+        kept = {**extras, **self.recall.columns()}
+        return actions, kept if masks is None else {**kept, "masks": masks}
 
     def act_again(
         self, row: int, observations: Array, epoch: int, turn: int, masks: Array | None = None
     ) -> tuple[Array, dict[str, Array]]:
         """(W, D) newer observations of one agent in the same turn -> its (W,) actions and columns."""
-        outputs = self.inference.forward_agent(row, self.frames.replace(row, observations))
+        inputs = self.recall.inputs_again(row, self.frames.replace(row, observations))
+        outputs = self.recall.outputs_again(row, self.inference.forward_agent(row, inputs))
         part = slice(row, row + 1)
         draws = self.draws.at(epoch, turn)[part]
         own = None if masks is None else masks[None]
@@ -129,7 +133,10 @@ class Stack:
 
     def close(self, observations: Array, *, ended: bool, masks: Array | None = None) -> None:
         """Keep what the last turn led to."""
-        extras = self.blueprint.closing(self.inference.forward(observations)) if self.blueprint.on_policy else {}
+        extras: dict[str, Array] = {}
+        if self.blueprint.on_policy:
+            outputs = self.inference.forward(self.recall.inputs_ahead(observations))
+            extras = self.blueprint.closing(self.recall.outputs_ahead(outputs))
         if masks is not None:
             extras["masks"] = masks
         with self._locks():

@@ -8,6 +8,7 @@ from parallel_agents.networks.mlp import MLP
 from parallel_agents.networks.module import ModuleNetwork
 from parallel_agents.networks.probe import Invariance, probe
 from parallel_agents.networks.quantile import QuantileNetwork
+from parallel_agents.networks.recurrent import Recurrent
 from parallel_agents.networks.rows import Layout, gradient_rows
 
 __all__ = [
@@ -23,6 +24,7 @@ __all__ = [
     "ModuleNetwork",
     "MultiDiscrete",
     "QuantileNetwork",
+    "Recurrent",
     "SquashedGaussian",
     "gradient_rows",
     "probe",

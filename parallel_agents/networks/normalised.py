@@ -16,8 +16,10 @@ LIMIT = 10.0
 
 
 def normalised(inputs: Tensor, centre: Tensor, scale: Tensor) -> Tensor:
-    """(N, R, D) inputs, (N, D) centre and scale -> (N, R, D)."""
-    return ((inputs - centre[:, None]) * scale[:, None]).clamp(-LIMIT, LIMIT)
+    """(N, R, D + H) inputs, (N, D) centre and scale -> (N, R, D + H); what is beyond, a network's state, stays."""
+    seen = centre.shape[1]
+    units = ((inputs[..., :seen] - centre[:, None]) * scale[:, None]).clamp(-LIMIT, LIMIT)
+    return units if inputs.shape[-1] == seen else torch.cat([units, inputs[..., seen:]], -1)
 
 
 @dataclass(frozen=True)

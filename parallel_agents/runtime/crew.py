@@ -340,6 +340,11 @@ def _fits_a_stack(agent: Any) -> bool:
         if not hasattr(agent.model, "take_action"):
             raise ContractError(f"the model of {agent.name} has no take_action(state): give it one")
         return False
+    if agent.acts_by_itself and agent.model.blueprint.state:
+        raise ContractError(
+            f"{agent.name} overrides get_action() or add_memory(), but its model is recurrent: its states are carried "
+            "and kept in a stack only; leave these hooks as they are, or set model.recurrent = false"
+        )
     return not agent.acts_by_itself
 
 

@@ -153,6 +153,8 @@ def _arrays(run: Run) -> dict[str, Array]:
         arrays[f"{index}.frames"] = stack.frames.window
         if PRIORITY in stack.ring.extras:
             arrays[f"{index}.{PRIORITY}"] = stack.ring.extras[PRIORITY]
+        if stack.recall.size:
+            arrays[f"{index}.recall"] = stack.recall.after
         for round_, done in run.rounds.waiting.items():
             state, result = done[index]
             _put(arrays, f"{index}.pending.{round_}", state)
@@ -178,6 +180,8 @@ def _load(run: Run, arrays: Mapping[str, Array], values: Mapping[str, Any]) -> N
             stack.frames.window = arrays[f"{index}.frames"].copy()
             if PRIORITY in stack.ring.extras:
                 stack.ring.extras[PRIORITY][...] = arrays[f"{index}.{PRIORITY}"]
+            if stack.recall.size:
+                stack.recall.after = arrays[f"{index}.recall"].copy()
             for round_, done in run.rounds.waiting.items():
                 state = _state(arrays, f"{index}.pending.{round_}", stack.state, stack.device)
                 metrics = _under(arrays, f"{index}.metric.{round_}.")

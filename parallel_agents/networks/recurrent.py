@@ -1,0 +1,164 @@
+"""A gated recurrent unit of rows, between hidden layers and a head (Cho et al. 2014)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from parallel_agents.errors import ConfigError
+from parallel_agents.networks.actor_critic import ActorCritic
+from parallel_agents.networks.distributions import Distribution
+from parallel_agents.networks.mlp import MLP
+from parallel_agents.networks.numerics import MIN_WIDTH, linear, sigmoid, width
+from parallel_agents.networks.rows import Layout
+from parallel_agents.seeding import Purpose, generator
+from parallel_agents.types import Identity
+
+__all__ = ["Recurrent"]
+
+ENCODER, UNIT = 2, 3
+"""Addresses of the parts' initial draws; heads have 0 and 1."""
+
+
+@dataclass(frozen=True)
+class Recurrent:
+    """What is seen, through an encoder into a state, and from the state through a head to the outputs.
+
+    One step is a plain network from what is seen and the state to outputs and the next state, side by side:
+    (N, R, seen + state) -> (N, R, outputs + state). Acting needs no more; `unroll` is for learning.
+
+    >>> net = Recurrent(seen=3, state=4, head=MLP(4, (), 2))
+    >>> rows = net.init(Identity((0,), (0,)))
+    >>> tuple(net.forward(net.bind(rows), torch.zeros(1, 5, 7)).shape)
+    (1, 5, 6)
+    """
+
+    seen: int
+    state: int
+    head: MLP | ActorCritic
+    encoder: MLP | None = None
+    """Layers before the unit; their outputs pass through their activation once more."""
+    layout: Layout = field(init=False, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        if self.state < MIN_WIDTH:
+            raise ConfigError(f"a recurrent network with a state of {self.state}: give it at least {MIN_WIDTH} numbers")
+        gates = 3 * self.state
+        shapes: dict[str, tuple[int, ...]] = {
+            "unit.inputs.weight": (gates, width(self._entering)),
+            "unit.inputs.bias": (1, gates),
+            "unit.state.weight": (gates, self.state),
+            "unit.state.bias": (1, gates),
+        }
+        for prefix, part in (("encoder", self.encoder), ("head", self.head)):
+            if part is not None:
+                own = zip(part.layout.names, part.layout.shapes, strict=True)
+                shapes |= {f"{prefix}.{name}": shape for name, shape in own}
+        object.__setattr__(self, "layout", Layout.of(shapes))
+
+    @property
+    def inputs(self) -> int:
+        return self.seen + self.state
+
+    @property
+    def size(self) -> int:
+        return self.layout.length
+
+    @property
+    def distribution(self) -> Distribution:
+        """Of actions, where the head is a policy and a value."""
+        assert isinstance(self.head, ActorCritic)
+        return self.head.distribution
+
+    @property
+    def _entering(self) -> int:
+        return self.seen if self.encoder is None else self.encoder.outputs
+
+    def init(self, identity: Identity) -> Tensor:
+        """(N, size): the unit uniform in ±1/√state, the other parts as they are by themselves."""
+        rows = torch.zeros(len(identity), self.size)
+        unit, encoder, head = self._parts(self.layout.views(rows))
+        bound = 1.0 / math.sqrt(self.state)
+        fans = (self._entering, 1, self.state, 1)  # what enters each, apart from padding
+        for n, (seed, agent) in enumerate(zip(identity.seeds, identity.agents, strict=True)):
+            draws = generator(seed, Purpose.INIT, agent=agent, world=UNIT)
+            for view, fan in zip(unit, fans, strict=True):
+                shape = (view.shape[1], fan) if view.shape[1] > 1 else tuple(view.shape[1:])
+                drawn = torch.from_numpy(draws.uniform(-bound, bound, shape).astype(np.float32))
+                view[n][..., : drawn.shape[-1]] = drawn
+        if self.encoder is not None:
+            _fill(encoder, self.encoder.layout.views(self.encoder.init(identity, part=ENCODER)))
+        _fill(head, self.head.layout.views(self.head.init(identity)))
+        return rows
+
+    def bind(self, rows: Tensor) -> list[Tensor]:
+        """The parameters as `forward` takes them, without a graph."""
+        return self.layout.views(rows)
+
+    def leaves(self, rows: Tensor) -> list[Tensor]:
+        """The parameters as `forward` takes them, as leaves of the graph."""
+        return self.layout.leaves(rows)
+
+    def forward(self, parameters: Sequence[Tensor], inputs: Tensor) -> Tensor:
+        """One step: (N, R, seen + state) -> (N, R, outputs + state)."""
+        unit, encoder, head = self._parts(parameters)
+        state = inputs[..., self.seen :].contiguous()
+        entering = self._enter(unit, encoder, inputs[..., : self.seen].contiguous())
+        state = self._next(unit, entering, state)
+        return torch.cat([self.head.forward(head, state), state], -1)
+
+    def acting(self, rows: Tensor) -> Callable[[Tensor], Tensor]:
+        """`forward` with these rows."""
+        return partial(self.forward, self.bind(rows))
+
+    def unroll(self, parameters: Sequence[Tensor], seen: Tensor, state: Tensor, keep: Tensor | None = None) -> Tensor:
+        """Whole sequences: seen (N, S, T, seen), the state before them (N, S, state) -> (N, S, T, outputs).
+
+        keep: (N, S, T), 0 where an episode starts, and with it a fresh state; the first turn starts from `state`.
+        """
+        unit, encoder, head = self._parts(parameters)
+        agents, sequences, turns = seen.shape[:3]
+        entering = self._enter(unit, encoder, seen.reshape(agents, sequences * turns, -1))
+        entering = entering.reshape(agents, sequences, turns, -1)
+        states = []
+        for turn in range(turns):
+            if turn and keep is not None:
+                state = state * keep[:, :, turn, None]
+            state = self._next(unit, entering[:, :, turn], state)
+            states.append(state)
+        flat = torch.stack(states, 2).reshape(agents, sequences * turns, self.state)
+        return self.head.forward(head, flat).reshape(agents, sequences, turns, -1)
+
+    def _parts(self, parameters: Sequence[Tensor]) -> tuple[Sequence[Tensor], Sequence[Tensor], Sequence[Tensor]]:
+        """Parameters of the unit, the encoder and the head."""
+        end = 4 + (len(self.encoder.layout.names) if self.encoder is not None else 0)
+        return parameters[:4], parameters[4:end], parameters[end:]
+
+    def _enter(self, unit: Sequence[Tensor], encoder: Sequence[Tensor], seen: Tensor) -> Tensor:
+        """(N, R, seen) -> (N, R, 3·state): what the unit's gates get from what is seen."""
+        x = seen
+        if self.encoder is not None:
+            x = self.encoder.forward(encoder, x)
+            x = torch.relu(x) if self.encoder.activation == "relu" else torch.tanh(x)
+        if x.shape[-1] < MIN_WIDTH:
+            x = torch.nn.functional.pad(x, (0, MIN_WIDTH - x.shape[-1]))
+        return linear(x, unit[0], unit[1])
+
+    def _next(self, unit: Sequence[Tensor], entering: Tensor, state: Tensor) -> Tensor:
+        """(N, R, 3·state), (N, R, state) -> the next state: how much to reset, how much to keep, what to take in."""
+        reset, keep, new = entering.chunk(3, -1)
+        own_reset, own_keep, own_new = linear(state, unit[2], unit[3]).chunk(3, -1)
+        keep = sigmoid(keep + own_keep)
+        new = torch.tanh(new + sigmoid(reset + own_reset) * own_new)
+        return new + keep * (state - new)
+
+
+def _fill(views: Sequence[Tensor], sources: Sequence[Tensor]) -> None:
+    for view, source in zip(views, sources, strict=True):
+        view.copy_(source)
