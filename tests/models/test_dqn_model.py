@@ -233,7 +233,7 @@ def test_initial_weights_are_drawn_for_whom_the_model_is():
     [
         ({"hiden": (8,)}, r"unknown key model\.hiden; did you mean model\.hidden\?"),
         ({"hidden": ("8",)}, r"model\.hidden\[0\] is '8' \(str\): allowed is int"),
-        ({"hidden": 8}, r"model\.hidden is 8"),
+        ({"hidden": 8.5}, r"model\.hidden is 8\.5"),
         ({"hidden": (0,)}, "each must be at least 1"),
         ({"lr": 0.0}, r"model\.lr is 0\.0: give a number above 0"),
         ({"lr": float("nan")}, r"model\.lr is nan"),
