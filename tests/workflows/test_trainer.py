@@ -23,6 +23,14 @@ def trainer(**options: Any) -> ParallelWorkflowRLTrainer:
     return ParallelWorkflowRLTrainer(**{**small, "evaluation_episodes": 5, "worlds": WORLDS, **options})
 
 
+def test_documented_names_are_at_the_door() -> None:
+    from parallel_agents import workflows
+
+    assert all(getattr(workflows, name).__name__ == name for name in workflows.__all__)
+    with pytest.raises(AttributeError, match="has no attribute 'Nonsense'"):
+        _ = workflows.Nonsense
+
+
 def test_documented_defaults() -> None:
     found = ParallelWorkflowRLTrainer()
     s = found.settings
