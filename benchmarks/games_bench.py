@@ -6,6 +6,7 @@ the world alone costs so little with one world already (microseconds) that more 
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Callable
 from typing import Any
 
@@ -25,7 +26,43 @@ def rows() -> list[Row]:
     for name, game in GAMES.items():
         found += _rates(f"{name}, worlds alone", {worlds: _world_turns(game, worlds) for worlds in WORLDS}, None)
         found += _rates(f"{name}, with acting", {worlds: _run_turns(game, worlds) for worlds in WORLDS}, 20.0)
-    return found
+    return [*found, _sorrels_sizes()]
+
+
+SORREL = {"agents": 16, "turns_per_second": 80.5}
+"""sorrel 1.6.0's treasure hunt on two AMD EPYC cores: 750 inputs, IQN of width 250, ε 0.6, an update per agent and epoch
+of 100 turns."""
+
+
+def _sorrels_sizes(epochs: int = 60) -> Row:
+    """Whole runs with as many agents, inputs, updates and as much exploration as sorrel's own treasure hunt."""
+    model = {
+        "algorithm": "iqn",
+        "n_frames": 6,  # of 125 numbers each: 750 inputs
+        "updates_per_round": 1,
+        "learning_starts": 64,
+        "buffer_size": 1024,
+        "epsilon": 0.6,
+        "epsilon_final": 0.6,
+    }
+    experiment = {"epochs": epochs, "max_turns": TURNS, "record_period": 0}
+    rates = []
+    for _ in range(3):
+        config = {"experiment": experiment, "world": {"agents": SORREL["agents"]}, "model": model}
+        summary = TreasureHunt(config={**config, "parallel": {"train_interval": 1}}).run_experiment()
+        rates.append(summary["turns_per_second"])
+    rate = statistics.median(rates)
+    return row(
+        "treasure hunt with sorrel's sizes (16 agents, IQN, 750 inputs): turns/s / sorrel's 80.5",
+        rate / SORREL["turns_per_second"],
+        5.0,
+        "times",
+        3,
+        turns_per_second=round(rate),
+        updates=summary["updates"],
+        updates_per_agent_and_100_turns=summary["updates"] / (SORREL["agents"] * epochs),
+        backend=summary["backend"],
+    )
 
 
 def _make(game: type[GridEnvironment], worlds: int, **model: Any) -> GridEnvironment:

@@ -84,10 +84,10 @@ class Cleanup(GridEnvironment):
     rules: CleanupRules
     egocentric = True
     default_config: ClassVar = {
-        "experiment": {"epochs": 200, "max_turns": 100},
+        "experiment": {"epochs": 150, "max_turns": 100},
         "world": asdict(CleanupRules()),
-        "model": {"algorithm": "dqn"},
-        "parallel": {},
+        "model": {"algorithm": "dqn", "n_step": 5, "batch_size": 64, "gamma": 0.97, "epsilon_epochs": 75},
+        "parallel": {"train_interval": 1},
     }
 
     def build(self) -> Grid:

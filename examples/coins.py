@@ -70,10 +70,10 @@ class Coins(GridEnvironment):
     options = CoinRules
     rules: CoinRules
     default_config: ClassVar = {
-        "experiment": {"epochs": 200, "max_turns": 100},
+        "experiment": {"epochs": 150, "max_turns": 100},
         "world": asdict(CoinRules()),
-        "model": {"algorithm": "dqn"},
-        "parallel": {},
+        "model": {"algorithm": "dqn", "n_step": 3, "batch_size": 64, "gamma": 0.97, "epsilon_epochs": 75},
+        "parallel": {"train_interval": 1},
     }
 
     def build(self) -> Grid:

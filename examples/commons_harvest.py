@@ -84,10 +84,10 @@ class CommonsHarvest(GridEnvironment):
     rules: HarvestRules
     egocentric = True
     default_config: ClassVar = {
-        "experiment": {"epochs": 200, "max_turns": 200},
+        "experiment": {"epochs": 100, "max_turns": 200},
         "world": asdict(HarvestRules()),
-        "model": {"algorithm": "dqn"},
-        "parallel": {},
+        "model": {"algorithm": "dqn", "n_step": 3, "batch_size": 64, "gamma": 0.97, "epsilon_epochs": 50},
+        "parallel": {"train_interval": 1},
     }
 
     def build(self) -> Grid:

@@ -12,7 +12,7 @@ A game names its options (`Rules`), builds its grid (`build`), and overrides wha
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -74,6 +74,13 @@ class GridEnvironment(ParallelEnvironment):
     """(N, W) what each agent has earned in its episode so far."""
     recorder: Recorder | None = None
     """Shown every turn before it begins."""
+
+    @classmethod
+    def defaults(cls, given: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The game's own `model` section is for the algorithm that it names; another one has its own defaults."""
+        asked, own = (section.get("model", {}) for section in (given, cls.default_config))
+        other = isinstance(asked, Mapping) and asked.get("algorithm", own.get("algorithm")) != own.get("algorithm")
+        return {**cls.default_config, "model": {}} if other else cls.default_config
 
     def build(self) -> Grid:
         """The game's grid, after `self.rules`, in `self.n_worlds` worlds; it may set `self.spawnings` too."""

@@ -258,3 +258,12 @@ def test_an_action_that_does_not_exist_is_refused_in_both_orders():
         env.apply_actions(np.array([[0], [0], [4]]))
     with pytest.raises(ActionError, match=r"agent 2 did action -1 in world 0"):
         env.apply_agent(2, np.array([-1]))
+
+
+def test_a_games_own_settings_are_for_the_algorithm_that_it_names():
+    class Tuned(Empty):
+        default_config = {"world": {"radius": 1}, "model": {"algorithm": "dqn", "n_step": 3}, "parallel": {}}
+
+    assert Tuned().config.model == {"algorithm": "dqn", "n_step": 3}
+    assert Tuned(config={"model": {"lr": 0.1}}).config.model == {"algorithm": "dqn", "n_step": 3, "lr": 0.1}
+    assert Tuned(config={"model": {"algorithm": "random"}}).config.model == {"algorithm": "random"}

@@ -1,0 +1,46 @@
+"""What the games are known for, found again with learners of our own: `make slow`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from parallel_agents.cli.target import load_target
+from parallel_agents.games import social
+
+SEEDS = 5
+
+
+def judged(name: str, epochs: int) -> list[tuple[Any, Any]]:
+    """(trained, random) episodes of each seed."""
+    experiment = {"epochs": epochs, "worlds": 8, "seeds": SEEDS, "record_period": 0}
+    model = {"epsilon_epochs": epochs // 2}
+    game = load_target(name)(config={"experiment": experiment, "model": model, "parallel": {"backend": "inline"}})
+    game.run_experiment()
+    return [(own.evaluate(16), own.evaluate(16, exploration=1.0)) for own in game.prepare().environments]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_independent_learners_over_harvest_the_commons() -> None:
+    """Perolat et al. (2017): as they learn to pick, apples are gone early, so that sustainability falls."""
+    for trained, chance in judged("commons_harvest", epochs=60):
+        fell = social.sustainability(trained.rewards).mean() / social.sustainability(chance.rewards).mean()
+        assert fell < 0.6
+        assert trained.rewards[:20].sum() > 2 * chance.rewards[:20].sum(), "they have learnt to pick"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_independent_learners_do_not_clean_the_river() -> None:
+    """Hughes et al. (2018): nobody cleans for the others, so that apples are found early only."""
+    found = judged("cleanup", epochs=60)
+    late = [trained.rewards[50:].sum() / max(1e-9, trained.rewards.sum()) for trained, _ in found]
+    assert np.mean(late) < 0.3
+    falls = [
+        social.sustainability(trained.rewards).mean() < social.sustainability(chance.rewards).mean()
+        for trained, chance in found
+    ]
+    assert all(falls)
