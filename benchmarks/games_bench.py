@@ -30,8 +30,8 @@ def rows() -> list[Row]:
 
 
 SORREL = {"agents": 16, "turns_per_second": 80.5}
-"""sorrel 1.6.0's treasure hunt on two AMD EPYC cores: 750 inputs, IQN of width 250, ε 0.6, an update per agent and epoch
-of 100 turns."""
+"""sorrel 1.6.0's treasure hunt on two AMD EPYC cores: 750 inputs, IQN of width 250, ε 0.6, an update per agent and
+epoch of 100 turns."""
 
 
 def _sorrels_sizes(epochs: int = 60) -> Row:

@@ -261,7 +261,7 @@ def test_an_action_that_does_not_exist_is_refused_in_both_orders():
 
 
 def test_a_games_own_settings_are_for_the_algorithm_that_it_names():
-    class Tuned(Empty):
+    class Tuned(Gems):
         default_config = {"world": {"radius": 1}, "model": {"algorithm": "dqn", "n_step": 3}, "parallel": {}}
 
     assert Tuned().config.model == {"algorithm": "dqn", "n_step": 3}
