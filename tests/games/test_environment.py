@@ -216,7 +216,8 @@ def test_others_may_earn_or_lose_by_what_one_enters():
 
 
 def test_a_picture_of_a_world():
-    assert make().render(cell=8).shape == (6 * 8, 7 * 8, 3)
+    picture = make().render(cell=8)
+    assert picture.shape == (6 * 8 + 3 * 16, 64, 3), "the field, and below it a line for what each agent has earned"
 
 
 @pytest.mark.parametrize("order", ["simultaneous", "sequential"])
