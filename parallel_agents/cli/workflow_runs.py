@@ -14,7 +14,6 @@ from parallel_agents.cli.target import load_target
 from parallel_agents.cli.train import read_config, train
 from parallel_agents.cli.workflow import Evaluate, Landscape, Replay, Search, Train
 from parallel_agents.errors import ConfigError
-from parallel_agents.networks import numerics
 from parallel_agents.runtime.checkpoints import restore
 from parallel_agents.seeding import Purpose
 from parallel_agents.tracking.files import plain
@@ -81,7 +80,6 @@ def train_defender(options: Train) -> None:
 
 def train_in_order(options: Train) -> None:
     """Train a conditioned defender on one order, or on all of them."""
-    numerics.require()
     if options.set:
         raise ConfigError("--set is for the configuration of a defender without an order: leave out --order or --set")
     everything, lines = options.order == "all", _Lines(options.quiet)
@@ -114,7 +112,6 @@ def train_in_order(options: Train) -> None:
 
 def search_orders(options: Search) -> None:
     """Run the whole search, or the rest of one."""
-    numerics.require()
     trainer = ParallelWorkflowRLTrainer(
         options.envs, options.workflows, options.episodes, options.threshold, min_episodes=options.min_episodes,
         method=options.method, alignment_weight=options.alignment, seed=options.seed,

@@ -21,8 +21,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from parallel_agents.acting import Inference
-from parallel_agents.errors import ConfigError, ContractError, ShapeError
+from parallel_agents.errors import ConfigError, ContractError, NonFiniteError, ShapeError
 from parallel_agents.models import PPO, Stack
+from parallel_agents.networks import numerics
 from parallel_agents.types import Array, Transitions, Weights
 from parallel_agents.workflows.compliance import ALIGNMENT_WEIGHT, RULES, Compliance
 from parallel_agents.workflows.network import tables as t
@@ -69,6 +70,8 @@ class ParallelTrajectoryBuffer:
                 raise ShapeError(
                     f"{name} have shape {array.shape}: give one row per environment, there are {self.n_envs}"
                 )
+        if not np.isfinite(earned).all():
+            raise NonFiniteError(f"rewards {earned.tolist()} hold NaN or infinity: check the environments")
         for name, array in columns.items():
             getattr(self, name).append(array.copy())
 
@@ -108,6 +111,7 @@ class ParallelOrderConditionedPPO:
         seed: int = 0,
         **options: Any,
     ) -> None:
+        numerics.require()
         if steps < 1:
             raise ConfigError(f"steps is {steps}: an update needs at least one turn")
         self.n_envs, self.steps = n_envs, steps
@@ -167,6 +171,8 @@ class ParallelOrderConditionedPPO:
         if self.buffer.turns > self.steps:
             raise ContractError(f"{self.buffer.turns} turns are kept, an update takes {self.steps}: update earlier")
         for turn in range(self.buffer.turns):
+            self._check(turn)
+        for turn in range(self.buffer.turns):
             self._keep(turn, last=following is None and turn == self.buffer.turns - 1)
         if following is not None:
             inputs = np.concatenate([np.asarray(following, np.float32), self._code], axis=1)
@@ -179,17 +185,21 @@ class ParallelOrderConditionedPPO:
         self._choices.clear()
         return {name: float(column[0]) for name, column in result.metrics.items()}
 
-    def _keep(self, turn: int, *, last: bool) -> None:
-        """One turn of the buffer into the engine's memory, with what the policy said of it when it acted."""
+    def _check(self, turn: int) -> None:
+        """Refuse actions beside observations that they were not chosen from."""
         seen, taken = self.buffer.observations[turn], self.buffer.actions[turn]
         if turn >= len(self._choices):
             raise ContractError(f"turn {turn} was kept without get_actions(): let this policy choose the actions")
-        inputs, actions, extras = self._choices[turn]
+        inputs, actions, _ = self._choices[turn]
         if not np.array_equal(seen, inputs[0, :, : seen.shape[1]]) or not np.array_equal(taken, actions[0]):
             raise ContractError(
                 f"turn {turn} of the buffer pairs actions with observations they were not chosen from: "
                 "add(observations, actions, rewards) takes what was seen before the step, and the actions as given"
             )
+
+    def _keep(self, turn: int, *, last: bool) -> None:
+        """One turn of the buffer into the engine's memory, with what the policy said of it when it acted."""
+        inputs, actions, extras = self._choices[turn]
         dones = self.buffer.dones[turn]
         everyone = np.ones((1, self.n_envs), np.bool_)
         self._stack.add(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from parallel_agents.errors import ConfigError, ContractError, ShapeError
+from parallel_agents.errors import ConfigError, ContractError, NonFiniteError, ShapeError
 from parallel_agents.workflows.conditioned import ParallelOrderConditionedPPO, ParallelTrajectoryBuffer
 from parallel_agents.workflows.network import NetworkWorlds
 from parallel_agents.workflows.orders import ORDERS, UNIT_TYPES
@@ -110,6 +110,9 @@ def test_bad_input_is_refused() -> None:
         learner.get_actions(np.zeros((3, 52)))
     with pytest.raises(ShapeError, match=r"rewards have shape \(3,\)"):
         learner.buffer.add(np.zeros((4, 52)), np.zeros(4), np.zeros(3))
+    with pytest.raises(NonFiniteError, match=r"rewards .* hold NaN"):
+        learner.buffer.add(np.zeros((4, 52)), np.zeros(4), np.full(4, np.nan))
+    assert len(learner.buffer) == 0
     with pytest.raises(ContractError, match="empty buffer"):
         learner.update()
     learner.buffer.add(np.zeros((4, 52)), np.zeros(4), np.zeros(4))

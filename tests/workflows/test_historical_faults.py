@@ -45,8 +45,11 @@ def test_2_actions_stand_beside_what_they_were_chosen_from() -> None:
         actions = agent.get_actions(seen)
         seen, rewards, _ = envs.step(actions)  # overwritten before it is kept: the old mistake
         agent.buffer.add(seen, actions, rewards)
+    before = agent.model.state["online"].clone()
     with pytest.raises(ContractError, match="pairs actions with observations they were not chosen from"):
         agent.update()
+    assert before.equal(agent.model.state["online"])
+    assert agent.updates == 0
 
 
 def test_3_environments_are_reset_between_episodes() -> None:
