@@ -98,6 +98,14 @@ def test_how_it_is_run_never_changes_the_bytes(name: str, order: str) -> None:
         assert run(name, in_order, {"parallel": plan})["digest"] == inline["digest"], plan
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("name", NAMES)
+def test_learners_in_processes_never_change_the_bytes(name: str) -> None:
+    inline = run(name)
+    for plan in ({"backend": "process", "num_workers": 2}, {"backend": "thread", "buffer_sync": "lock"}):
+        assert run(name, {"parallel": plan})["digest"] == inline["digest"], plan
+
+
 def made(name: str, worlds: int, observation: str = "onehot") -> Any:
     config = {"experiment": {"worlds": worlds, "max_turns": 25}, "world": {"observation": observation}}
     return game_class(name)(config=merge(config, {"model": {"algorithm": "random"}}))

@@ -125,6 +125,12 @@ def test_half_as_many_apples_at_half_the_limit(boards, module):
     assert found[1] / found[0] == pytest.approx(0.5, rel=0.1)
 
 
+def test_a_quarter_of_the_river_is_dirty_at_first(boards, module):
+    cleanup = boards.game(module.Cleanup, worlds=64)
+    cleanup.reset()
+    assert cleanup.dirty_share().mean() == pytest.approx(0.25, abs=0.03)
+
+
 def test_waste_appears_on_the_river_only(boards, module):
     game = boards.game(module.Cleanup, worlds=2, **STILL | {"waste_probability": 1.0})
     game.turn = 1
