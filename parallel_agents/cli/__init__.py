@@ -13,7 +13,7 @@ from typing import Any
 
 import tyro
 
-from parallel_agents.cli.commands import Curve, Doctor, Eval, Export, Games, New, Resume, Train
+from parallel_agents.cli.commands import Check, Curve, Doctor, Eval, Export, Games, New, Resume, Train
 from parallel_agents.cli.market import Market
 from parallel_agents.cli.signals import terminated
 from parallel_agents.cli.workflow import Workflow
@@ -29,6 +29,7 @@ COMMANDS: dict[str, Callable[..., Any]] = {
     "curve": Curve,
     "games": Games,
     "new": New,
+    "check": Check,
     "doctor": Doctor,
     "market": Market,
     "workflow": Workflow,
@@ -58,7 +59,7 @@ def main(arguments: list[str] | None = None) -> int:
             args=words,
             config=(tyro.conf.FlagCreatePairsOff,),
         )
-        command.run()
+        code = command.run()  # None, or the exit code of a command that has told its failure itself
     except SystemExit as leaving:  # tyro has said on stderr what was wrong
         if leaving.code and "--json" in words:
             _report_json("UsageError", "bad usage; what was wrong is on stderr")
@@ -78,7 +79,7 @@ def main(arguments: list[str] | None = None) -> int:
     finally:
         for number, handler in previous.items():
             signal.signal(number, handler)
-    return 0
+    return int(code or 0)
 
 
 def _check_command(words: list[str]) -> None:

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 import tyro
 
-__all__ = ["Curve", "Doctor", "Eval", "Export", "Games", "New", "Resume", "Train"]
+__all__ = ["Check", "Curve", "Doctor", "Eval", "Export", "Games", "New", "Resume", "Train"]
 
 Count = Annotated[int | None, tyro.conf.arg(metavar="N", help_behavior_hint="")]
 Word = Annotated[str | None, tyro.conf.arg(metavar="WORD", help_behavior_hint="")]
@@ -130,6 +130,32 @@ class Eval:
         from parallel_agents.cli.eval import evaluate_run
 
         evaluate_run(self)
+
+
+@dataclass(frozen=True)
+class Check:
+    """Check an environment against its contract: seeding, shapes, ends, equality of modes, exact resume.
+
+    parallel-agents check examples/treasure_hunt.py
+    """
+
+    target: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="TARGET", help_behavior_hint="")]
+    """A Python file or module:Class that holds one ParallelEnvironment, or gymnasium:CartPole-v1 and the like."""
+    epochs: int = 5
+    """Epochs of each check."""
+    processes: Flag = False
+    """Compare learner processes as well; takes a few seconds more."""
+    config: File = None
+    """TOML file with sections experiment, world, model, parallel."""
+    set: Annotated[tuple[str, ...], tyro.conf.arg(metavar="SECTION.KEY=VALUE"), tyro.conf.UseAppendAction] = ()
+    """Set one value, for example --set world.agents=3; may be repeated."""
+    json: Flag = False
+    """Print exactly one JSON object on stdout."""
+
+    def run(self) -> int:
+        from parallel_agents.cli.check import check
+
+        return check(self)
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+import stat
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,8 +31,8 @@ from parallel_agents.types import Array
 __all__ = ["Manifest", "Store"]
 
 FORMAT = 1
-_NAME = re.compile(r"^(state|memory)-[0-9-]+\.safetensors$")
-_MANIFEST = re.compile(r"^epoch-[0-9]{6,}\.json$")
+_NAME = re.compile(r"^(state|memory)-[0-9-]+\.safetensors\Z")
+_MANIFEST = re.compile(r"^epoch-[0-9]{6,}\.json\Z")
 _LARGEST_MANIFEST = 64 * 2**20
 
 
@@ -57,6 +58,8 @@ class Store:
     def open_for_writing(self) -> None:
         """Make the folder and sweep what a killed writer left."""
         self.folder.mkdir(parents=True, exist_ok=True)
+        if self.folder.is_symlink():
+            raise CheckpointError(f"{self.folder} is a link: checkpoints are written into the run folder itself")
         sweep(self.folder)
         self.remove_unreferenced()
 
@@ -64,6 +67,8 @@ class Store:
 
     def write(self, name: str, arrays: Mapping[str, Array]) -> tuple[int, str]:
         """One file of arrays; its size and sha256."""
+        if not _NAME.match(name):
+            raise CheckpointError(f"{name!r} cannot be written: only files of a checkpoint may stand there")
         # `ascontiguousarray` would give a number without axes an axis.
         data = save({key: np.asarray(value, order="C") for key, value in arrays.items()})
         write_atomically(self.folder / name, [data])
@@ -107,7 +112,7 @@ class Store:
         """The manifest of an epoch, checked against its own seal."""
         path = self.folder / f"epoch-{epoch:06d}.json"
         try:
-            if path.stat().st_size > _LARGEST_MANIFEST:
+            if _size(path) > _LARGEST_MANIFEST:
                 raise CorruptCheckpoint(f"{path} is larger than any manifest: it is not one")
             body = json.loads(path.read_text(encoding="utf-8"))
             seal = body.pop("sha256")
@@ -141,8 +146,8 @@ class Store:
         path = self.folder / name
         size, digest = manifest.files[name]
         try:
-            if path.stat().st_size != size:
-                raise CorruptCheckpoint(f"{path} has {path.stat().st_size} bytes, {size} were written")
+            if (found := _size(path)) != size:
+                raise CorruptCheckpoint(f"{path} has {found} bytes, {size} were written")
             data = path.read_bytes()
         except OSError as error:
             raise CorruptCheckpoint(f"{path} cannot be read: {error.strerror or error}") from error
@@ -166,3 +171,11 @@ class Store:
 
 def _canonical(body: Mapping[str, Any]) -> bytes:
     return json.dumps(body, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
+
+
+def _size(path: Path) -> int:
+    """Bytes of a file of its own; whoever can put a link here must not make us read something elsewhere."""
+    found = path.lstat()
+    if not stat.S_ISREG(found.st_mode):
+        raise CorruptCheckpoint(f"{path} is a link or no file at all: it was not written by a run")
+    return found.st_size

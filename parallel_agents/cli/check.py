@@ -1,0 +1,29 @@
+"""`parallel-agents check`: the conformance suite on somebody's environment."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import asdict
+
+from parallel_agents.cli.commands import Check
+from parallel_agents.cli.target import load_target
+from parallel_agents.config import Config, merge, parse_setting
+from parallel_agents.testing import check_environment
+
+__all__ = ["check"]
+
+
+def check(options: Check) -> int:
+    """Run every check and print what was found; the exit code, 1 if one of them failed."""
+    config = merge(Config.read(options.config), *(parse_setting(text) for text in options.set))
+    backends = ("inline", "thread", "process") if options.processes else ("inline", "thread")
+    findings = check_environment(load_target(options.target), config, epochs=options.epochs, backends=backends)
+    failed = [finding for finding in findings if not finding.passed]
+    if options.json:
+        found = {"target": options.target, "passed": not failed, "findings": [asdict(own) for own in findings]}
+        sys.stdout.write(json.dumps(found) + "\n")
+    else:
+        sys.stdout.write("".join(f"{finding}\n" for finding in findings))
+        sys.stdout.write(f"{len(findings) - len(failed)} of {len(findings)} checks passed\n")
+    return 1 if failed else 0

@@ -1,0 +1,219 @@
+"""Whole processes: signals, kills, exits; what is left afterwards is a result or a checkpoint, and nothing else."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.faults.conftest import ROOT, shared_memory
+
+START = """
+import signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)  # as from a terminal
+from parallel_agents.cli import main
+sys.exit(main())
+"""
+GAME = '''
+"""Counts, and may hang in a turn."""
+import time
+import numpy as np
+from parallel_agents import Agent, ParallelEnvironment
+
+
+class Count(ParallelEnvironment):
+    default_config = {
+        "experiment": {"epochs": 1000000, "max_turns": 5, "checkpoint_every": 1},
+        "world": {"agents": 2, "hang": False},
+        "model": {"hidden": (4,), "batch_size": 2, "updates_per_round": 2, "learning_starts": 2, "buffer_size": 50},
+        "parallel": {"train_interval": 1, "num_workers": 1},
+    }
+
+    def setup_agents(self):
+        self.agents = [Agent(model=self.make_model((2,), 3)) for _ in range(2)]
+
+    def reset(self):
+        pass
+
+    def observe(self):
+        return np.full((2, self.n_worlds, 2), self.turn, np.float32)
+
+    def apply_actions(self, actions):
+        if self.config.world["hang"] and self.epoch == 3:
+            time.sleep(600.0)
+        return np.zeros((2, self.n_worlds), np.float32)
+'''
+
+
+def started(folder: Path, *words: str) -> subprocess.Popen[str]:
+    """A run in a process group of its own, once it has a checkpoint and has gone on from it."""
+    (folder / "count.py").write_text(GAME)
+    process = subprocess.Popen(
+        [sys.executable, "-c", START, "train", "count.py", "--quiet", "--json", "--out", "mine", *words],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    give_up = time.monotonic() + 90.0
+    while not (folder / "mine" / "checkpoints" / "epoch-000002.json").exists():
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < give_up, "the run did not get going"
+        time.sleep(0.02)
+    return process
+
+
+def gone(pids: list[str], within: float) -> bool:
+    give_up = time.monotonic() + within
+    while any(_runs(pid) for pid in pids) and time.monotonic() < give_up:
+        time.sleep(0.02)
+    return not any(_runs(pid) for pid in pids)
+
+
+def _runs(pid: str) -> bool:
+    try:
+        return "Z" not in Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return False
+
+
+def family(process: subprocess.Popen[str]) -> list[str]:
+    """Processes of the group other than the first."""
+    found = subprocess.run(["ps", "-o", "pid=", "-g", str(process.pid)], capture_output=True, text=True, check=False)
+    return [pid for pid in found.stdout.split() if int(pid) != process.pid]
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_f21_f22_a_signal_finishes_the_epoch_writes_a_checkpoint_and_leaves(
+    number: signal.Signals, code: int, tmp_path: Path
+) -> None:
+    process = started(tmp_path, "--backend", "thread")
+    time.sleep(0.05 * (number % 7))
+    process.send_signal(number)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == code, err
+    told = json.loads(out)
+    stopped = int(told["message"].split()[3])  # stopped after epoch N of M
+    newest = sorted((tmp_path / "mine" / "checkpoints").glob("epoch-*.json"))[-1]
+    assert newest.name == f"epoch-{stopped:06d}.json"
+
+
+def test_f21_a_second_interrupt_leaves_at_once(tmp_path: Path) -> None:
+    process = started(tmp_path, "--backend", "inline", "--set", "world.hang=true")
+    time.sleep(0.3)
+    process.send_signal(signal.SIGINT)
+    time.sleep(0.3)
+    assert process.poll() is None  # it finishes the epoch, or would
+    began = time.monotonic()
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 130, err
+    assert time.monotonic() - began < 10.0
+    assert not list((tmp_path / "mine").rglob("*.unfinished"))
+
+
+def test_f23_f24_a_killed_parent_leaves_no_child_and_no_shared_memory(tmp_path: Path) -> None:
+    before = shared_memory()
+    process = started(tmp_path, "--backend", "process")
+    children = family(process)
+    assert children, "there is a worker process"
+    process.kill()
+    process.communicate(timeout=30)
+    assert gone(children, 2.0)
+    assert shared_memory() <= before
+
+
+def test_f24_a_killed_group_leaves_no_shared_memory_either(tmp_path: Path) -> None:
+    before = shared_memory()
+    process = started(tmp_path, "--backend", "process")
+    os.killpg(process.pid, signal.SIGKILL)
+    process.communicate(timeout=30)
+    assert gone(family(process), 2.0)
+    assert shared_memory() <= before
+
+
+def test_f38_what_cannot_be_interrupted_ends_the_command_with_its_stacks(tmp_path: Path) -> None:
+    """A world that hangs and ignores the interruption: the process ends all the same."""
+    stubborn = GAME.replace(
+        "            time.sleep(600.0)\n",
+        "            while True:\n                try:\n                    time.sleep(600.0)\n"
+        "                except BaseException:\n                    continue\n",
+    ).replace(
+        "import time\n", "import time\nfrom parallel_agents.runtime import supervision\nsupervision.LAST_GRACE = 0.5\n"
+    )
+    assert "BaseException" in stubborn
+    (tmp_path / "stubborn.py").write_text(stubborn)
+    words = ["train", "stubborn.py", "--quiet", "--out", "mine", "--backend", "inline"]
+    settings = ["--set", "world.hang=true", "--set", "parallel.world_deadline=0.5"]
+    ended = subprocess.run(
+        [sys.executable, "-c", START, *words, *settings],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    assert ended.returncode == 1, ended.stderr
+    assert "hangs at turn 1 of epoch 3 and cannot be interrupted" in ended.stderr
+    assert "in apply_actions" in next((tmp_path / "mine").glob("stacks-*.txt")).read_text()
+
+
+def test_f41_every_record_says_which_run_role_thread_and_version(tmp_path: Path) -> None:
+    from parallel_agents.tracking.logs import EventLog, bind, configure_logs
+    from tests.environment.line_worlds import Line, tiny
+
+    with configure_logs(tmp_path / "log.jsonl", run="k3", level="debug", console=False), bind(role="conductor"):
+        Line(config=tiny(parallel={"backend": "thread", "num_workers": 2})).run_experiment(listeners=[EventLog()])
+    records = [json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines()]
+    assert {record["role"] for record in records} == {"conductor", "learner"}
+    for record in records:
+        assert {"run", "role", "agent", "version", "thread", "process"} <= set(record)
+        assert record["run"] == "k3"
+        assert record["thread"]
+
+
+def test_f42_a_script_that_fails_while_learners_are_busy_ends_quickly(
+    python: Callable[..., Any], tmp_path: Path
+) -> None:
+    ended = python(
+        """
+import threading, time
+from parallel_agents.learning import DQNLearner
+from tests.environment.line_worlds import Line, tiny
+
+def hang(self, *given):
+    threading.Event().wait()
+
+
+class Game(Line):
+    def begin_turn(self):
+        super().begin_turn()
+        if self.epoch == 4:
+            raise ValueError("main has failed")
+
+game = Game(config=tiny(parallel={"backend": "thread", "num_workers": 1, "policy_lag": 3}))
+game.prepare()
+DQNLearner.learn = hang
+began = time.monotonic()
+try:
+    game.run_experiment()
+finally:
+    left = [thread.name for thread in threading.enumerate() if not thread.daemon]
+    assert left == ["MainThread"], left
+    print(f"{time.monotonic() - began:.2f}")
+"""
+    )
+    assert ended.returncode == 1
+    assert "main has failed" in ended.stderr
+    assert float(ended.stdout) < 10.0

@@ -1,0 +1,298 @@
+"""Files that are cut, flipped, swapped, killed in the middle or have no room: what was good before stays good."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from parallel_agents.errors import CheckpointError, RunError
+from parallel_agents.learning import DQNLearner
+from parallel_agents.runtime.checkpoints import Checkpointer, restore
+from parallel_agents.runtime.checkpoints.store import Manifest, Store
+from parallel_agents.tracking.files import write_atomically
+from tests.environment.line_worlds import Line, tiny
+from tests.faults.conftest import ROOT
+from tests.faults.test_learners import Ear
+
+pytestmark = pytest.mark.usefixtures("nothing_left")
+
+
+@pytest.fixture
+def checkpoints(tmp_path: Path) -> tuple[Path, str]:
+    """A run folder with three checkpoints, and the digest of the run if it goes on to epoch 9."""
+    config = tiny(experiment={"epochs": 9, "checkpoint_every": 2})
+    game = Line(config=config)
+    game.prepare().checkpointer = Checkpointer(game.prepare(), tmp_path, keep_last=3)
+    game.run_experiment(6)
+    return tmp_path, str(Line(config=config).run_experiment(9)["digest"])
+
+
+def resumed(folder: Path) -> tuple[str, int, list[str]]:
+    """Digest at epoch 9 of the run that goes on, from which epoch, and what was wrong with newer checkpoints."""
+    game = Line(config=tiny(experiment={"epochs": 9, "checkpoint_every": 2}))
+    manifest, troubles = restore(game.prepare(), folder)
+    return str(game.run_experiment(9)["digest"]), manifest.epoch, troubles
+
+
+KILLED_WRITER = """
+import os, signal, sys
+from pathlib import Path
+import numpy as np
+from parallel_agents.runtime.checkpoints.store import Manifest, Store
+
+store = Store(Path(sys.argv[1]))
+store.open_for_writing()
+store.commit(Manifest(1, {"state-000001.safetensors": store.write("state-000001.safetensors", {"a": np.arange(9.0)})}, {}))
+steps = []
+
+def step(name):
+    steps.append(name)
+    if len(steps) == kill_at:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+for name in ("fsync", "open", "close", "replace", "unlink"):
+    def shim(*given, real=getattr(os, name), name=name, **more):
+        step(f"before {name}")
+        done = real(*given, **more)
+        step(f"after {name}")
+        return done
+    setattr(os, name, shim)
+
+kill_at, died = 1, True
+while died:
+    child = os.fork()
+    if child == 0:
+        store.commit(Manifest(2, {"state-000002.safetensors": store.write("state-000002.safetensors", {"a": np.ones(9)})}, {}))
+        store.rotate({2})
+        os._exit(0)
+    _, status = os.waitpid(child, 0)
+    died = os.WIFSIGNALED(status)
+    fresh = Store(Path(sys.argv[1]))
+    good, troubles = fresh.newest_good()
+    assert not troubles, (kill_at, troubles)
+    expected = np.ones(9) if good.epoch == 2 else np.arange(9.0)
+    assert (fresh.read(good, f"state-{good.epoch:06d}.safetensors")["a"] == expected).all()
+    fresh.open_for_writing()
+    left = sorted(path.name for path in fresh.folder.iterdir())
+    assert not [name for name in left if name.startswith(".")], left
+    if died:
+        for epoch in fresh.epochs():
+            if epoch == 2:
+                (fresh.folder / "epoch-000002.json").unlink()
+        if 1 not in fresh.epochs():
+            store.commit(Manifest(1, {"state-000001.safetensors": store.write("state-000001.safetensors", {"a": np.arange(9.0)})}, {}))
+    steps.clear()
+    kill_at += 1
+print(kill_at - 2)
+"""
+
+
+def test_f25_a_kill_at_every_step_of_a_checkpoint_leaves_a_good_one(python: Any, tmp_path: Path) -> None:
+    ended = python(KILLED_WRITER, tmp_path / "run")
+    assert ended.returncode == 0, ended.stderr
+    assert int(ended.stdout) >= 8, "kills at so many different steps"
+
+
+def test_f26_a_file_is_synced_before_it_is_renamed_and_its_folder_after(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps: list[str] = []
+    fsync, replace = os.fsync, Path.replace
+
+    def synced(descriptor: int) -> None:
+        steps.append("folder synced" if os.path.isdir(f"/proc/self/fd/{descriptor}") else "file synced")
+        fsync(descriptor)
+
+    def renamed(self: Path, target: Any) -> Any:
+        steps.append("renamed")
+        return replace(self, target)
+
+    monkeypatch.setattr(os, "fsync", synced)
+    monkeypatch.setattr(Path, "replace", renamed)
+    write_atomically(tmp_path / "x", [b"1"])
+    assert steps == ["file synced", "renamed", "folder synced"]
+    steps.clear()
+    store = Store(tmp_path)
+    store.open_for_writing()
+    files = {name: store.write(name, {"a": np.ones(3)}) for name in ("state-000001.safetensors",)}
+    store.commit(Manifest(1, files, {}))
+    assert steps == ["file synced", "renamed", "folder synced"] * 2  # the manifest last
+
+
+def test_f27_parts_of_different_checkpoints_are_never_mixed(checkpoints: tuple[Path, str]) -> None:
+    folder, digest = checkpoints
+    states = sorted((folder / "checkpoints").glob("state-*.safetensors"))
+    shutil.copyfile(states[0], states[-1])
+    found, epoch, troubles = resumed(folder)
+    assert (found, epoch) == (digest, 4)
+    assert states[-1].name in troubles[0]
+    states[1].unlink()
+    assert resumed(folder)[:2] == (digest, 2)
+
+
+def test_f28_flipped_bits_and_cut_files_are_noticed_and_passed_over(checkpoints: tuple[Path, str]) -> None:
+    folder, digest = checkpoints
+    store, draws = Store(folder), np.random.Generator(np.random.Philox(3))
+    newest, _ = store.newest_good()
+    for name in [*newest.files, newest.file_name]:
+        path = store.folder / name
+        good = path.read_bytes()
+        for _ in range(40):
+            at, bit = int(draws.integers(len(good))), int(draws.integers(8))
+            path.write_bytes(good[:at] + bytes([good[at] ^ (1 << bit)]) + good[at + 1 :])
+            with pytest.raises(CheckpointError):
+                store.check(store.manifest(newest.epoch))
+        path.write_bytes(good[: len(good) // 2])
+        with pytest.raises(CheckpointError):
+            store.check(store.manifest(newest.epoch))
+        path.write_bytes(good)
+    os.truncate(store.folder / newest.file_name, 10)
+    assert resumed(folder)[:2] == (digest, 4)
+
+
+# -- no room -------------------------------------------------------------------------------------------------
+
+
+def small_disk(megabytes: float) -> Iterator[Path]:
+    """A file system with so much room; skipped where the system does not let us make one."""
+    where = Path(f"/tmp/parallel_agents_small_disk_{os.getpid()}")
+    where.mkdir(exist_ok=True)
+    size = f"size={int(megabytes * 1024)}k"
+    made = subprocess.run(["mount", "-t", "tmpfs", "-o", size, "none", str(where)], capture_output=True, check=False)
+    if made.returncode != 0:
+        where.rmdir()
+        pytest.skip(f"no file system of a given size can be made here: {made.stderr.decode().strip()}")
+    try:
+        yield where
+    finally:
+        subprocess.run(["umount", "-l", str(where)], check=True)
+        where.rmdir()
+
+
+@pytest.fixture
+def quarter_megabyte() -> Iterator[Path]:
+    yield from small_disk(0.25)
+
+
+def test_f29_a_full_disk_ends_nothing_and_is_said(quarter_megabyte: Path) -> None:
+    """The disk fills up after two checkpoints, is freed later, and the next checkpoint is whole again."""
+    config = tiny(experiment={"epochs": 16, "checkpoint_every": 2})
+    game, ear = Line(config=config), Ear()
+    game.prepare().checkpointer = Checkpointer(game.prepare(), quarter_megabyte, keep_last=3)
+    ballast = quarter_megabyte / "ballast"
+
+    class Filler(Ear):
+        def on_epoch(self, stats: Any) -> None:
+            if stats.epoch == 5:
+                _fill(ballast)
+            if stats.epoch == 11:
+                assert Store(quarter_megabyte).newest_good()[0].epoch == 4  # what was good stays good
+                ballast.unlink()
+
+    summary = game.run_experiment(listeners=[ear, Filler()])
+    failed = [fields for name, fields in ear.events if name == "checkpoint_failed"]
+    assert [fields["epoch"] for fields in failed] == [6, 8, 10]
+    assert all("No space left" in fields["cause"] for fields in failed)
+    assert summary["unwritten_checkpoints"] == 3
+    assert not list(quarter_megabyte.rglob(".*"))
+    again = Line(config=config)
+    assert restore(again.prepare(), quarter_megabyte)[0].epoch == 16
+    assert summary["digest"] == Line(config=config).run_experiment()["digest"]
+    assert again.run_experiment(20)["digest"] == Line(config=config).run_experiment(20)["digest"]
+
+
+def _fill(path: Path) -> None:
+    with path.open("wb", buffering=0) as file:
+        try:
+            while True:
+                file.write(b"x" * 4096)
+        except OSError:
+            return
+
+
+def test_f29_room_is_looked_at_before_the_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def start(free: int) -> tuple[Any, Ear]:
+        monkeypatch.setattr(shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(2**40, 2**40 - free, free))  # type: ignore[attr-defined]
+        game, ear = Line(config=tiny()), Ear()
+        game.prepare().checkpointer = Checkpointer(game.prepare(), tmp_path, keep_last=1)
+        return game, ear
+
+    game, ear = start(100)
+    with pytest.raises(
+        RunError, match=r"a checkpoint needs at least [\d,]+ bytes, but only 100 are free in .*make room"
+    ):
+        game.run_experiment(listeners=[ear])
+    game, ear = start(20_000)
+    game.run_experiment(2, listeners=[ear])
+    assert ear.names() == ["disk_is_short"]
+    game, ear = start(2**30)
+    game.run_experiment(2, listeners=[ear])
+    assert ear.names() == []
+
+
+def test_f29_a_limit_on_file_sizes_is_a_full_disk_too(python: Any, tmp_path: Path) -> None:
+    ended = python(
+        """
+import resource, signal, sys
+from pathlib import Path
+from parallel_agents.runtime.checkpoints import Checkpointer
+from parallel_agents.runtime.checkpoints.store import Store
+from tests.environment.line_worlds import Line, tiny
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+game = Line(config=tiny(experiment={"checkpoint_every": 1}))
+game.prepare().checkpointer = Checkpointer(game.prepare(), Path("run"), keep_last=3)
+game.run_experiment(2)
+resource.setrlimit(resource.RLIMIT_FSIZE, (1000, resource.RLIM_INFINITY))
+summary = game.run_experiment(4)
+assert summary["unwritten_checkpoints"] == 3, summary
+assert Store(Path("run")).newest_good()[0].epoch == 2
+assert not list(Path("run").rglob(".*"))
+"""
+    )
+    assert ended.returncode == 0, ended.stderr
+
+
+def test_f31_a_checkpoint_with_rounds_in_flight_awaits_and_records_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gate, learn = threading.Event(), DQNLearner.learn
+
+    def blocked(self: Any, *given: Any) -> Any:
+        assert gate.wait(30.0)
+        return learn(self, *given)
+
+    flags = {"backend": "thread", "num_workers": 1, "policy_lag": 2, "train_interval": 1}
+    config = tiny(experiment={"epochs": 8, "checkpoint_every": 2}, parallel=flags)
+    whole = Line(config=config).run_experiment()["digest"]
+    game = Line(config=config)
+    run = game.prepare()
+    run.checkpointer = Checkpointer(run, tmp_path, keep_last=9)
+    monkeypatch.setattr(DQNLearner, "learn", blocked)
+    threading.Timer(0.3, gate.set).start()
+    game.run_experiment(4)
+    manifest, _ = Store(tmp_path).newest_good()
+    assert manifest.values["pending"] == [3, 4]
+    again = Line(config=config)
+    restore(again.prepare(), tmp_path)
+    assert again.run_experiment()["digest"] == whole
+
+
+def test_f25_leftovers_of_a_killed_writer_are_gone_after_the_next_start(tmp_path: Path) -> None:
+    script = "import os,sys,pathlib;from parallel_agents.tracking import files;os.fsync=lambda fd:os.kill(os.getpid(),9);files.write_atomically(pathlib.Path(sys.argv[1])/'state-000009.safetensors',[b'x'])"
+    folder = tmp_path / "checkpoints"
+    folder.mkdir()
+    killed = subprocess.run([sys.executable, "-c", script, str(folder)], cwd=ROOT, check=False, timeout=100)
+    assert killed.returncode == -signal.SIGKILL
+    assert len(list(folder.glob(".*.unfinished"))) == 1
+    Store(tmp_path).open_for_writing()
+    assert list(folder.iterdir()) == []

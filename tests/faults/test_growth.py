@@ -1,0 +1,98 @@
+"""Nothing grows: no autograd graph in a buffer, no list without an end, no half-written row."""
+
+from __future__ import annotations
+
+import gc
+import threading
+import tracemalloc
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from parallel_agents import Buffer, ImportanceSampler, ImportanceSamplingReplayBuffer, ThreadSafeBuffer
+from parallel_agents.runtime.growth import EVERY, WARM_UP, Growth, resident
+from parallel_agents.tracking.metrics import MetricsWriter
+from tests.environment.line_worlds import Line, tiny
+from tests.faults.test_learners import Ear
+
+
+def test_f12_no_half_written_transition_is_ever_sampled() -> None:
+    """Every field of a transition is one tag; a reader never sees two of them in one row."""
+    buffer = ThreadSafeBuffer(64, (3,), seed=0)
+    over = threading.Event()
+
+    def write() -> None:
+        for tag in range(3_000):
+            buffer.add([tag, tag, tag], action=tag % 7, reward=float(tag), done=False)
+        over.set()
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    reads = 0
+    while not over.is_set() or reads == 0:
+        if len(buffer) < 8:
+            continue
+        states, actions, rewards, *_ = buffer.sample(8)
+        tags = np.asarray(rewards).reshape(8)
+        assert (np.asarray(states).reshape(8, 3) == tags[:, None]).all()
+        assert (np.asarray(actions).reshape(8) == tags % 7).all()
+        reads += 1
+    writer.join()
+    assert reads > 0
+
+
+def test_f35_buffers_keep_numbers_and_no_autograd_graph() -> None:
+    seen = torch.ones(3, requires_grad=True) * 2.0
+    reward = (seen * 0.5).sum()
+    assert seen.grad_fn is not None
+    buffer = Buffer(8, (3,))
+    buffer.add(seen, action=torch.tensor(1), reward=reward, done=False)
+    sampler = ImportanceSampler(seed=0)
+    other = ImportanceSamplingReplayBuffer(capacity=8, obs_shape=(3,), importance_sampler=sampler)
+    other.add(state=seen, action=1, reward=reward, next_state=seen, done=False, event_type="normal", value=1.0)
+    for kept in (buffer, other):
+        assert len(kept) == 1
+        held = [value for value in vars(kept).values() if isinstance(value, torch.Tensor)]
+        assert not [tensor for tensor in held if tensor.grad_fn is not None]
+    gc.collect()
+
+
+def test_f35_what_learners_publish_has_no_graph() -> None:
+    game = Line(config=tiny())
+    game.run_experiment()
+    run = game.prepare()
+    tensors = [t for state in run.rounds.newest for t in state.tensors.values()]
+    tensors += [run.crew.stacks[0].inference.weights.rows]
+    assert all(tensor.grad_fn is None and not tensor.requires_grad for tensor in tensors)
+
+
+def test_f36_a_long_run_keeps_no_more_than_a_short_one(tmp_path: Path) -> None:
+    game = Line(config=tiny(parallel={"backend": "inline", "train_interval": 1}))
+    writer = MetricsWriter(tmp_path / "metrics.jsonl", max_bytes=20_000, backups=1)
+
+    def kept_after(epochs: int) -> int:
+        game.run_experiment(epochs, listeners=[writer])
+        gc.collect()
+        return tracemalloc.get_traced_memory()[0]
+
+    tracemalloc.start()
+    try:
+        kept_after(150)
+        before = kept_after(200)
+        after = kept_after(400)
+    finally:
+        tracemalloc.stop()
+    assert after - before < 30_000, "bytes kept by 200 more epochs"
+    assert sum(path.stat().st_size for path in tmp_path.iterdir()) <= 2 * 20_000
+
+
+def test_f36_memory_that_grows_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert resident() > 10 * 2**20
+    sizes = iter([2**30] * 2 + [2**34] * 9)
+    game, ear = Line(config=tiny(experiment={"max_turns": 1})), Ear()
+    game.prepare()._growth = Growth(0, measure=lambda: next(sizes))
+    game.run_experiment(WARM_UP + 4 * EVERY, listeners=[ear])
+    assert ear.names() == ["memory_grows"]  # once, not at every look
+    assert ear.events[0][1]["resident_bytes"] == 2**34

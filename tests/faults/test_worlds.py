@@ -1,0 +1,186 @@
+"""Worlds that raise, hang, show nonsense or lose their agents: named with world, epoch, turn and seed."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from parallel_agents import Agent
+from parallel_agents.acting.policies import epsilon_greedy
+from parallel_agents.errors import ActionError, DeadlineError, NonFiniteError, ParallelAgentsError, WorldError
+from parallel_agents.runtime.workers import Worker
+from tests.environment.line_worlds import Line, LineOfObjects, Walker, tiny
+from tests.faults.test_learners import fails_awkwardly
+
+pytestmark = pytest.mark.usefixtures("nothing_left")
+
+
+class Breaks(Line):
+    """Raises in one turn."""
+
+    def apply_agent(self, index: int, actions: Any) -> Any:
+        if (self.epoch, self.turn, index) == (2, 3, 1):
+            raise ZeroDivisionError("the pole broke")
+        return super().apply_agent(index, actions)
+
+
+@pytest.mark.parametrize("backend", ["inline", "thread"])
+def test_f02_a_world_that_raises_is_named_with_its_place(backend: str) -> None:
+    message = (
+        r"Breaks raised ZeroDivisionError: the pole broke in epoch 2, turn 3 \(seed 3\), "
+        r"at .*test_worlds\.py:\d+ in apply_agent\(\)"
+    )
+    with pytest.raises(WorldError, match=message) as raised:
+        Breaks(config=tiny(parallel={"backend": backend, "num_workers": 1})).run_experiment()
+    assert isinstance(raised.value.__cause__, ZeroDivisionError)
+
+
+def test_f02_of_several_worlds_made_of_objects_the_one_that_raised_is_named() -> None:
+    class Stumbler(Walker):
+        def act(self, world: Any, action: Any) -> float:
+            if world.index == 2:
+                raise RuntimeError("a stone")
+            return super().act(world, action)
+
+    class Game(LineOfObjects):
+        walker = Stumbler
+
+    with pytest.raises(WorldError, match=r"RuntimeError: a stone in epoch 1, turn 1, world 2 \(seed 3\)"):
+        Game(config=tiny(experiment={"worlds": 3})).run_experiment()
+
+
+def test_f03_a_worker_that_cannot_be_built_says_so_before_the_first_step() -> None:
+    worker = Worker("world-1", fails_awkwardly, "start", failure=WorldError)
+    with pytest.raises(WorldError, match=r"(?s)world-1 .* failed.*TwoArguments: no such device"):
+        worker.ready(100.0)
+    worker.close()
+
+
+class Chooses:
+    """A model that gives what it was told to, whatever it is asked."""
+
+    n_actions = 3
+
+    def __init__(self, answer: Any) -> None:
+        self.answer = answer
+
+    def take_action(self, state: Any) -> Any:
+        return self.answer
+
+
+@pytest.mark.parametrize("answer", [3, -1, 99])
+def test_f07_actions_that_do_not_fit_are_refused_before_anything_moves(answer: Any) -> None:
+    class Game(Line):
+        moved = False
+
+        def setup_agents(self) -> None:
+            super().setup_agents()
+            self.agents[1].model = Chooses(answer)
+
+        def apply_actions(self, actions: Any) -> Any:
+            type(self).moved = True
+            return super().apply_actions(actions)
+
+    with pytest.raises(ActionError, match=r"agent_1 chose action .*its actions are 0 to 2"):
+        Game(config=tiny()).run_experiment()
+    assert not Game.moved
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_f14_nan_in_what_is_seen_or_earned_is_named(value: float) -> None:
+    class Sees(Line):
+        def observe(self) -> Any:
+            seen = super().observe()
+            if self.turn == 2:
+                seen[1, 0, 1] = value
+            return seen
+
+    class Earns(Line):
+        def apply_agent(self, index: int, actions: Any) -> Any:
+            return super().apply_agent(index, actions) + (value if (self.turn, index) == (2, 1) else 0.0)
+
+    with pytest.raises(NonFiniteError, match="the observation of agent_1 in world 0 holds NaN or infinity"):
+        Sees(config=tiny()).run_experiment()
+    with pytest.raises(NonFiniteError, match=r"the reward of agent_1 in world 0 is .* \(epoch 1, turn 2\)"):
+        Earns(config=tiny()).run_experiment()
+
+
+def test_f16_a_mask_that_forbids_everything_is_refused() -> None:
+    masks = np.ones((2, 1, 3), np.bool_)
+    masks[1] = False
+    with pytest.raises(ActionError, match="the action mask of agent 1 in world 0 forbids every action"):
+        epsilon_greedy(np.zeros((2, 1, 3), np.float32), np.zeros((2, 1, 2)), np.zeros(2), masks)
+
+
+class Sleeps(Line):
+    """A turn that never ends."""
+
+    def begin_turn(self) -> None:
+        if (self.epoch, self.turn) == (2, 4):
+            hang_in_the_world()
+        super().begin_turn()
+
+
+def hang_in_the_world() -> None:
+    time.sleep(600.0)
+
+
+def test_f38_a_world_that_hangs_is_interrupted_named_and_its_stack_written(tmp_path: Path) -> None:
+    game = Sleeps(config=tiny(parallel={"world_deadline": 0.3}))
+    game.prepare().supervisor.folder = tmp_path
+    with pytest.raises(DeadlineError, match=r"Sleeps has been at turn 4 of epoch 2 for more than 1\.3 s"):
+        game.run_experiment()
+    assert "in hang_in_the_world" in next(tmp_path.glob("stacks-*.txt")).read_text()
+
+
+def test_f38_a_learner_that_hangs_inline_is_interrupted_and_its_round_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
+    from parallel_agents.learning import DQNLearner
+    from tests.faults.test_learners import misbehaving, undisturbed
+
+    game = Line(config=tiny(parallel={"round_deadline": 0.4}))
+    game.prepare()
+    monkeypatch.setattr(DQNLearner, "learn", misbehaving(1, hang_in_the_world))
+    assert game.run_experiment()["digest"] == undisturbed()
+
+
+def test_f38_a_slow_model_runs_into_its_deadline() -> None:
+    class Slow(Chooses):
+        slow = True
+
+        def take_action(self, state: Any) -> Any:
+            time.sleep(1.0)
+            return 0
+
+    class Game(Line):
+        def setup_agents(self) -> None:
+            super().setup_agents()
+            self.agents[2].model = Slow(0)
+
+    with pytest.raises(DeadlineError, match="the model of agent_2 did not act within"):
+        Game(config=tiny(parallel={"world_deadline": 0.05})).run_experiment()
+    time.sleep(1.0)  # its thread cannot be ended, only awaited
+
+
+def test_f44_agents_that_end_early_or_cannot_act_store_nothing() -> None:
+    game = Line(config=tiny(world={"lives": True, "freezes": True}, experiment={"worlds": 2, "epochs": 4}))
+    summary = game.run_experiment()
+    kept = sum(len(agent.model.memory) for agent in game.agents)
+    assert 0 < summary["transitions"] < 4 * 6 * 3 * 2
+    assert kept == min(summary["transitions"], kept)
+    objects = LineOfObjects(config=tiny(world={"lives": True, "freezes": True}, experiment={"worlds": 2, "epochs": 4}))
+    assert objects.run_experiment()["digest"] == summary["digest"]
+
+
+def test_f44_an_agent_that_joins_in_the_middle_is_refused() -> None:
+    class Joins(Line):
+        def begin_turn(self) -> None:
+            super().begin_turn()
+            if self.turn == 3:
+                self.agents.append(Agent(model=self.make_model((3,), 3)))
+
+    with pytest.raises(ParallelAgentsError, match="agents"):
+        Joins(config=tiny()).run_experiment()
