@@ -168,7 +168,7 @@ class GivesWords(Odd):
         ("seeding", LateClock, "part in epoch 3, turn 5: apply_", "no clock"),
         ("generators", GlobalDraws, "np.random.randint() draws from a generator that everybody shares", "self.rng"),
         ("generators", PythonDraws, "random.randrange() draws from a generator that everybody shares", "self.streams"),
-        ("worlds differ", SharedSeed, "three worlds show the same in every turn", "self.streams[w]"),
+        ("worlds differ", SharedSeed, "three worlds start alike in every epoch", "self.streams[w]"),
         ("buffers", NeverActs, "no agent has kept a single transition", "can_act()"),
         ("modes", Counts, "the results are not those of parallel.enabled = false", "no counters of calls"),
         ("resume", CarriesOver, "2 epochs and a resume to 4 are not 4 epochs", "reset() must set everything anew"),
@@ -221,6 +221,11 @@ class Live(Buffer):
         return {"rewards": self.ring.rewards}
 
 
+class Reversed(Buffer):
+    def get_buffer_snapshot(self) -> Any:
+        return {"rewards": super().get_buffer_snapshot()["rewards"][::-1]}
+
+
 class Trusting(Buffer):
     def add(self, obs: Any, action: Any, reward: float, done: bool, **extras: Any) -> None:
         super().add(np.nan_to_num(obs), action, float(np.nan_to_num(reward)), done, **extras)
@@ -228,7 +233,7 @@ class Trusting(Buffer):
 
 @pytest.mark.parametrize(
     ("kind", "check"),
-    [(Endless, "bounded"), (Live, "snapshots are frozen"), (Live, "oldest first, newest kept"),
+    [(Endless, "bounded"), (Live, "snapshots are frozen"), (Reversed, "oldest first, newest kept"),
      (Trusting, "not finite is refused"), (Endless, "empty at first")],
 )  # fmt: skip
 def test_a_broken_buffer_is_found(kind: Any, check: str) -> None:
