@@ -61,6 +61,7 @@ def soak(minutes: float, backend: str, folder: Path) -> dict[str, Any]:
     with contextlib.suppress(Interrupted):  # which is how the sampler ends it
         game.run_experiment(10**9, listeners=[sampler, writer])
     later = [sample for sample in sampler.samples if sample[0] > WARM_UP * sampler.length]
+    assert len(later) > 1, f"only {len(sampler.samples)} samples: too short, or the machine too busy"
     first, rest = later[0], later[1:]
     return {
         "backend": backend,

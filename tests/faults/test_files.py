@@ -57,7 +57,7 @@ steps = []
 
 def step(name):
     steps.append(name)
-    if len(steps) == kill_at:
+    if in_child and len(steps) == kill_at:
         os.kill(os.getpid(), signal.SIGKILL)
 
 for name in ("fsync", "open", "close", "replace", "unlink"):
@@ -68,10 +68,12 @@ for name in ("fsync", "open", "close", "replace", "unlink"):
         return done
     setattr(os, name, shim)
 
-kill_at, died = 1, True
+in_child, kill_at, died = False, 1, True
 while died:
+    steps.clear()
     child = os.fork()
     if child == 0:
+        in_child = True
         store.commit(Manifest(2, {"state-000002.safetensors": store.write("state-000002.safetensors", {"a": np.ones(9)})}, {}))
         store.rotate({2})
         os._exit(0)
@@ -91,7 +93,6 @@ while died:
                 (fresh.folder / "epoch-000002.json").unlink()
         if 1 not in fresh.epochs():
             store.commit(Manifest(1, {"state-000001.safetensors": store.write("state-000001.safetensors", {"a": np.arange(9.0)})}, {}))
-    steps.clear()
     kill_at += 1
 print(kill_at - 2)
 """
