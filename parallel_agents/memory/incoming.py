@@ -69,7 +69,7 @@ def fitting_actions(given: ArrayLike, column: Array) -> Array:
 
 def one_number(name: str, given: Any) -> float:
     """One number that float32 can hold."""
-    number = float(given)
+    number = float(detached(given))
     if not -_LARGEST <= number <= _LARGEST:
         raise NonFiniteError(f"{name} is {number}: give a finite number that float32 can hold")
     return number
