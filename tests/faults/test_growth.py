@@ -51,7 +51,7 @@ def test_f35_buffers_keep_numbers_and_no_autograd_graph() -> None:
     buffer.add(seen, action=torch.tensor(1), reward=reward, done=False)
     sampler = ImportanceSampler(seed=0)
     other = ImportanceSamplingReplayBuffer(capacity=8, obs_shape=(3,), importance_sampler=sampler)
-    other.add(state=seen, action=1, reward=reward, next_state=seen, done=False, event_type="normal", value=1.0)
+    other.add(state=seen, action=1, reward=reward, next_state=seen, done=False, event_type="regular_parent", value=1.0)
     for kept in (buffer, other):
         assert len(kept) == 1
         held = [value for value in vars(kept).values() if isinstance(value, torch.Tensor)]

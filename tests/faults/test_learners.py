@@ -178,7 +178,7 @@ def test_f06_f09_late_and_unread_answers_neither_confuse_nor_block() -> None:
     time.sleep(0.2)
     began = time.monotonic()
     worker.close()
-    assert time.monotonic() - began < 2.0
+    assert time.monotonic() - began < 4.0  # 2 s for an orderly end, then it is killed
 
 
 def test_f10_published_weights_are_never_torn() -> None:
