@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: setup demo test check bench slow clean
+.PHONY: setup demo test check audit bench slow nightly clean
 
 setup: .venv/installed
 
@@ -20,11 +20,18 @@ test: setup check
 slow: setup
 	$(BIN)/pytest -n 2 --dist worksteal -q -m slow
 
+nightly: setup
+	$(BIN)/pytest -q -m nightly tests/faults
+
 check: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python -m tools.audit
+
+audit: setup
+	$(BIN)/python -m tools.audit
 
 bench: setup
 	$(BIN)/python -m benchmarks.run
