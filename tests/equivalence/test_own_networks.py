@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -136,6 +140,45 @@ def test_in_processes_too(name: str) -> None:
     expected = run(cls, merge(problem, {"parallel": {"backend": "inline"}}))["digest"]
     found = run(cls, merge(problem, {"parallel": flags}))
     assert (found["digest"], found["backend"]) == (expected, "process")
+
+
+SCRIPT = """
+import json
+from torch import nn
+from parallel_agents import Agent
+from parallel_agents.models import DQN
+from tests.equivalence.test_own_networks import SMALL, Choices
+
+class Values(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(3, 3)
+    def forward(self, x):
+        return self.layer(x)
+
+class Game(Choices):
+    def setup_agents(self):
+        self.agents = [Agent(model=DQN((3,), 3, network=lambda: Values(), **SMALL)) for _ in range(2)]
+
+found = [Game(config={"parallel": {"backend": b}}).run_experiment(4) for b in ("inline", "process")]
+print(json.dumps([found[0]["digest"] == found[1]["digest"], found[1]["backend"]]))
+"""
+
+
+def test_a_class_of_a_script_reaches_the_processes(tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text(SCRIPT)
+    path = os.pathsep.join([str(Path(__file__).parents[2]), *sys.path])
+    ended = subprocess.run(
+        [sys.executable, "script.py"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        timeout=110,
+        check=False,
+    )
+    assert ended.returncode == 0, ended.stderr
+    assert json.loads(ended.stdout.splitlines()[-1]) == [True, "process"]
 
 
 @one_at_a_time

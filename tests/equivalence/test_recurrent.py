@@ -13,13 +13,15 @@ from parallel_agents.config import merge
 from parallel_agents.environment import Agent
 from parallel_agents.models import DQN, IQN, PPO
 from parallel_agents.runtime.checkpoints import restore
+from tests.environment.test_masks import Forbidding
 from tests.equivalence.test_algorithms import Choices, Continuous, Several
 from tests.equivalence.test_resume import checkpointed, compare
-from tests.equivalence.worlds import run
+from tests.equivalence.worlds import Odd, run
 
 SMALL = {"batch_size": 4, "updates_per_round": 2, "learning_starts": 5, "buffer_size": 40}
 DQN_MODEL = {"algorithm": "dqn", "recurrent": True, "hidden": 6, "sequence": 5, **SMALL}
 PPO_MODEL = {"algorithm": "ppo", "recurrent": True, "hidden": (5, 6), "sequence": 5, "passes": 2, "minibatches": 3}
+UNITS = {"normalise_observations": True, "normalise_rewards": True}
 AUTORESET = {"experiment": {"autoreset": True}}
 
 
@@ -44,7 +46,7 @@ class Mixed(Choices):
         self.agents = [Agent(model=model) for model in models]
 
 
-CASES: dict[str, tuple[type[Choices], dict[str, Any]]] = {
+CASES: dict[str, tuple[type[Odd], dict[str, Any]]] = {
     "dqn": (Choices, {"model": DQN_MODEL}),
     "dqn autoreset": (Choices, {"model": {**DQN_MODEL, "n_step": 2, "dueling": True}, **AUTORESET}),
     "ppo": (Choices, {"model": PPO_MODEL}),
@@ -52,6 +54,10 @@ CASES: dict[str, tuple[type[Choices], dict[str, Any]]] = {
     "ppo autoreset": (Choices, {"model": PPO_MODEL, **AUTORESET}),
     "ppo several choices": (Several, {"model": PPO_MODEL}),
     "ppo continuous": (Continuous, {"model": PPO_MODEL}),
+    "dqn masked": (Forbidding, {"model": DQN_MODEL, "experiment": {"worlds": 2}}),
+    "ppo masked": (Forbidding, {"model": PPO_MODEL, "parallel": {"turn_order": "sequential"}}),
+    "dqn normalised": (Choices, {"model": {**DQN_MODEL, **UNITS}}),
+    "ppo normalised": (Choices, {"model": {**PPO_MODEL, **UNITS}}),
     "mixed": (Mixed, {}),
     "mixed, sequential turns": (Mixed, {"parallel": {"turn_order": "sequential"}}),
 }
