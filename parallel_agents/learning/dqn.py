@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from parallel_agents.learning.batches import Joining, joining_state
+from parallel_agents.learning.figures import sampling_figures
 from parallel_agents.learning.losses import allowed, double_q_targets, huber, q_targets, values_of, weighted_mean
 from parallel_agents.learning.pace import LearningRates, optimizer_state
 from parallel_agents.networks import gradient_rows
@@ -87,7 +88,7 @@ class DQNLearner:
         new["updates"].copy_(torch.from_numpy(pace.updates))
         joining.settle(new)
         done = pace.updates - state["updates"].cpu().numpy()
-        metrics = {"loss": _mean(losses), "gradient_norm": _mean(norms), **_sampling(snapshot)}
+        metrics = {"loss": _mean(losses), "gradient_norm": _mean(norms), **sampling_figures(snapshot)}
         if joining.active:
             metrics["batch_size"] = state["batch.joined"].cpu().numpy() * self.batch
         rejected = joining.attempts * snapshot["ready"] - done
@@ -144,19 +145,6 @@ class Pace:
         due = self.updates % np.maximum(self._interval, 1) == 0
         share = np.where(self._interval > 0, due, self._tau) * np.asarray(accepted)
         return torch.from_numpy(share.astype(np.float32)).to(self._soft.device)[:, None]
-
-
-def _sampling(snapshot: Snapshot) -> dict[str, Array]:
-    """(N,) what samples drawn by event class were like; nothing where they were drawn uniformly."""
-    if "rare" not in snapshot.columns:
-        return {}
-    weights = snapshot["weights"].astype(np.float64)
-    return {
-        "crisis_parent_ratio_in_batch": snapshot["rare"].mean(1),
-        "importance_weights_mean": weights.mean(1),
-        "importance_weights_std": weights.std(1),
-        "effective_sample_share": weights.mean(1) ** 2 / (weights**2).mean(1),
-    }
 
 
 def _surprises(snapshot: Snapshot, errors: list[Tensor]) -> dict[str, Array]:

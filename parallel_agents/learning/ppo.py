@@ -12,6 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from parallel_agents.learning.figures import sampling_figures
 from parallel_agents.learning.pace import LearningRates, optimizer_state
 from parallel_agents.learning.trajectories import Trajectories
 from parallel_agents.networks import gradient_rows
@@ -41,6 +42,9 @@ class PPOLearner:
     A recurrent network learns from sequences instead of single samples: each column of a world is cut into pieces of
     `sequence` turns, which start from the states that were kept when they were played (`hidden`, one per piece) and
     from a fresh one where an episode starts within (`age` 0). A minibatch is then a number of such pieces.
+
+    Instead, `drawn` and `weights`, (N, S) places and corrections of the samples of all minibatches, say which samples
+    are learned from: advantages are computed and normalised on the whole trajectory before.
     """
 
     network: Any
@@ -90,7 +94,11 @@ class PPOLearner:
         new["updates"].copy_(torch.from_numpy(step.updates))
         accepted = step.updates - state["updates"].cpu().numpy()
         result = RoundResult(
-            snapshot.round, accepted, attempts - accepted, step.metrics(), seconds=time.perf_counter() - began
+            snapshot.round,
+            accepted,
+            attempts - accepted,
+            step.metrics() | sampling_figures(snapshot),
+            seconds=time.perf_counter() - began,
         )
         return new, result
 

@@ -64,6 +64,7 @@ class Trajectories:
             ]
         )
         self.start = self.log_prob
+        self._drawn = None if "drawn" not in snapshot.columns else (snapshot["drawn"], snapshot["weights"])
 
     def started_from(self, log_probs: NDArray[np.float32]) -> None:
         """Remember what the learner gave the actions at the round's start."""
@@ -71,6 +72,8 @@ class Trajectories:
 
     def minibatches(self, round_: int, pass_: int) -> list[tuple[NDArray[np.int64], NDArray[np.float32]]]:
         """(N, B) sequences by each agent's own permutation, and (N, B·L) weights that sum to 1 if all weigh alike."""
+        if self._drawn is not None:
+            return self._drawn_minibatches(pass_)
         agents, length = len(self._identity), self.sequences.shape[1]
         parts = [
             (np.zeros((agents, self._batch), np.int64), np.zeros((agents, self._batch * length), np.float32))
@@ -86,6 +89,14 @@ class Trajectories:
                 if self._weights is not None:
                     weights[row, : len(samples)] *= self._weights[row, self.sequences[share].reshape(-1)]
         return parts
+
+    def _drawn_minibatches(self, pass_: int) -> list[tuple[NDArray[np.int64], NDArray[np.float32]]]:
+        """(N, B) samples that were drawn for this pass, and (N, B) corrections over B."""
+        assert self._drawn is not None
+        samples, weights = self._drawn
+        starts = (pass_ * self._parts + np.arange(self._parts)) * self._batch
+        cuts = [slice(first, first + self._batch) for first in starts]
+        return [(samples[:, own], (weights[:, own] / self._batch).astype(np.float32)) for own in cuts]
 
     def places(self, chosen: NDArray[np.int64]) -> NDArray[np.int64]:
         """(N, B) sequences -> (N, B·L) places."""

@@ -227,6 +227,11 @@ class Model:
         With several frames: after the observations that the memory knows of this episode, or from a whole window.
         A recurrent network remembers the calls since `start_episode`.
         """
+        actions, _ = self._chosen(state, mask)
+        return actions[0, 0].item() if actions.ndim == 2 else actions[0, 0]
+
+    def _chosen(self, state: Any, mask: Any) -> tuple[Array, dict[str, Array]]:
+        """(1, 1, …) the action, and what a run would keep beside it."""
         first = np.array([[self._recall is None]])
         self._recall = self._recall or Recall(1, 1, self.blueprint.state)
         inputs = self._recall.inputs(self._window(state), first)
@@ -238,10 +243,9 @@ class Model:
         self._calls += 1
         allowed = None if mask is None else np.asarray(mask, np.bool_).reshape(1, 1, -1)
         outputs = self._recall.outputs(inference.forward(inputs))
-        actions, _ = self.blueprint.choose(
+        return self.blueprint.choose(
             outputs, draws.random((1, 1, self.blueprint.slots)), np.array([self.epsilon]), allowed
         )
-        return actions[0, 0].item() if actions.ndim == 2 else actions[0, 0]
 
     def _window(self, state: Any) -> Array:
         """(1, 1, F·D): what the network reads."""

@@ -9,6 +9,7 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from parallel_agents.acting import EPSILON_SLOTS, epsilon_greedy
 from parallel_agents.config import build_section
@@ -25,6 +26,7 @@ from parallel_agents.memory import (
     gather_sequences,
 )
 from parallel_agents.models.base import DIRECT, Model
+from parallel_agents.models.door import replay_update
 from parallel_agents.models.rates import Schedule, check_learning_rate, learning_rate
 from parallel_agents.models.shapes import NetworkOptions, own_architecture, value_network
 from parallel_agents.networks import Architecture, Factory, ModuleNetwork
@@ -354,6 +356,10 @@ class DQN(Model):
             shape = {"hidden": (), "dueling": False, "architecture": own_architecture(network, options)}
         super().__init__(DQNBlueprint(**replay(chosen, obs_shape, n_actions, worlds), **shape), replay_hyper(chosen))
         _ = self.blueprint.network  # what does not fit is refused here, before anything runs
+
+    def update_policy(self, batch: Mapping[str, ArrayLike]) -> dict[str, Any]:
+        """One update from B rows that somebody else has drawn; see `models.door`."""
+        return replay_update(self, batch)
 
 
 def replay(options: Any, obs_shape: int | tuple[int, ...], n_actions: int, worlds: int) -> dict[str, Any]:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
+
+from numpy.typing import ArrayLike
 
 from parallel_agents.config import build_section
 from parallel_agents.errors import ConfigError
 from parallel_agents.learning import IQNLearner
 from parallel_agents.models.base import Model
+from parallel_agents.models.door import replay_update
 from parallel_agents.models.dqn import ReplayBlueprint, ReplayOptions, replay, replay_hyper
 from parallel_agents.networks import QuantileNetwork
 
@@ -72,3 +76,7 @@ class IQN(Model):
         chosen = build_section(IQNOptions, options, "model")
         shape = {name: getattr(chosen, name) for name in ("layer", "quantiles", "acting_quantiles")}
         super().__init__(IQNBlueprint(**replay(chosen, obs_shape, n_actions, worlds), **shape), replay_hyper(chosen))
+
+    def update_policy(self, batch: Mapping[str, ArrayLike]) -> dict[str, Any]:
+        """One update from B rows that somebody else has drawn; see `models.door`."""
+        return replay_update(self, batch)

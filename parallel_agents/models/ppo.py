@@ -9,13 +9,15 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from parallel_agents.acting import discrete, gaussian, greedy, squash
 from parallel_agents.config import build_section
-from parallel_agents.errors import ConfigError, RunError
+from parallel_agents.errors import ConfigError, ContractError, RunError
 from parallel_agents.learning import Normalising, PPOLearner
-from parallel_agents.memory import Ring, RingShape
-from parallel_agents.models.base import Model
+from parallel_agents.memory import EVENT_COLUMNS, EventWeighting, Ring, RingShape, draw_classed
+from parallel_agents.models.base import DIRECT, Model
+from parallel_agents.models.door import trajectory, update
 from parallel_agents.models.rates import Schedule, check_learning_rate, learning_rate
 from parallel_agents.models.shapes import NetworkOptions, own_architecture, policy_network
 from parallel_agents.networks import (
@@ -66,8 +68,17 @@ class PPOOptions(NetworkOptions):
     normalise_rewards: bool = False
     """Count rewards in units of the deviation of returns so far."""
 
+    importance: dict[str, Any] | None = None
+    """Draw minibatches by event class, with corrections: the options of `EventWeighting`, {} for its defaults; None:
+    every sample once a pass."""
+
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.recurrent and self.importance is not None:
+            raise ConfigError(
+                "model.importance and model.recurrent are both given: a recurrent network learns from sequences, not "
+                "from single samples; leave one of them out"
+            )
         for name in ("passes", "minibatches"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"model.{name} is {getattr(self, name)}: give a whole number of at least 1")
@@ -155,6 +166,8 @@ class PPOBlueprint:
             extras["raw"] = self.distribution.shape
         if self.sequence:
             extras["hidden"] = (self.state,)
+        if self.importance:
+            extras |= EVENT_COLUMNS
         turns = self.capacity or (self.rollout + self.epochs) * self.worlds
         return RingShape(
             turns,
@@ -166,12 +179,16 @@ class PPOBlueprint:
             choices=self.choices if self.masked else 0,
         )
 
-    def learner(self, *, device: str = "cpu", updates: int | None = None) -> Any:
+    @property
+    def _batch(self) -> int:
+        """Samples of a minibatch, or sequences of them, at most."""
         samples = self.rollout * self.worlds
         if self.sequence:
             samples = -(-(self.rollout + self.epochs) // self.sequence) * self.worlds
-        batch = -(-samples // self.minibatches)
-        learner = PPOLearner(self.network, self.passes, self.minibatches, batch, device, max(1, self.sequence))
+        return -(-samples // self.minibatches)
+
+    def learner(self, *, device: str = "cpu", updates: int | None = None) -> Any:
+        learner = PPOLearner(self.network, self.passes, self.minibatches, self._batch, device, max(1, self.sequence))
         inputs = math.prod(self.observation)
         return Normalising(learner, inputs, *self.normalise) if any(self.normalise) else learner
 
@@ -227,7 +244,27 @@ class PPOBlueprint:
             columns["masks"] = ring.extras["masks"]
         if self.sequence:
             columns["hidden"], columns["age"] = ring.extras["hidden"][:, :: self.sequence], ring.age
+        if self.importance:
+            columns |= self._by_class(ring, identity, hyper, round_, world)
         return Snapshot(round_, columns)
+
+    def _by_class(
+        self, ring: Ring, identity: Identity, hyper: Sequence[Mapping[str, Any]], round_: int, world: int
+    ) -> dict[str, Array]:
+        """Places (N, S) of the samples of a round's minibatches, drawn by class among all of it, and corrections."""
+        size, updates = self._batch, self.passes * self.minibatches
+        done = world - DIRECT if world else max(0, round_ - 1) * updates
+        drawn = []
+        for row, (seed, agent) in enumerate(zip(identity.seeds, identity.agents, strict=True)):
+            places = np.flatnonzero(ring.valid[row].reshape(-1))
+            events, values = (ring.extras[name][row].reshape(-1)[places] for name in EVENT_COLUMNS)
+            numbers = generator(seed, Purpose.SAMPLE, agent=agent, world=world, epoch=round_).random(
+                (2, updates * size)
+            )
+            own = draw_classed(events, values, hyper[row]["importance"], numbers, batch=size, done=done)
+            drawn.append(own._replace(rows=places[own.rows] if len(places) else own.rows))
+        names = {"rows": "drawn", "weights": "weights", "rare": "rare"}
+        return {given: np.stack([getattr(own, name) for own in drawn]) for name, given in names.items()}
 
     def rehearsal(self, agents: int, *, updates: int) -> Snapshot:
         draws = generator(0, Purpose.SAMPLE, world=1)
@@ -255,6 +292,10 @@ class PPOBlueprint:
             pieces = (agents, -(-self.rollout // self.sequence), self.worlds, self.state)
             columns["hidden"] = draws.standard_normal(pieces, np.float32)
             columns["age"] = draws.integers(0, 5, block)
+        if self.importance:
+            samples = (agents, self.passes * self.minibatches * self._batch)
+            columns["drawn"] = draws.integers(0, max(1, (self.rollout - 1) * self.worlds), samples)
+            columns |= {"weights": draws.random(samples, np.float32), "rare": draws.random(samples) < 0.5}
         return Snapshot(0, columns)
 
     def rehearsal_hyper(self) -> dict[str, Any]:
@@ -301,6 +342,7 @@ class PPO(Model):
             epochs=epochs,
             training_priority=chosen.training_priority,
             normalise=(chosen.normalise_observations, chosen.normalise_rewards),
+            importance=chosen.importance is not None,
             convolutional=chosen.convolutional,
             sequence=chosen.sequence if chosen.recurrent else 0,
             architecture=None if network is None else own_architecture(network, options),
@@ -308,12 +350,37 @@ class PPO(Model):
         super().__init__(blueprint, _hyper(chosen))
         _ = self.blueprint.network  # what does not fit is refused here, before anything runs
 
+    @property
+    def version(self) -> int:
+        """Which weights act now: how many updates made them."""
+        return int(self.state["updates"][0])
+
+    def decide(self, state: Any, mask: Any = None) -> dict[str, Any]:
+        """An action as `take_action` chooses it, and what `update_policy` will want to know of it."""
+        actions, beside = self._chosen(state, mask)
+        names = {"log_prob": "log_probs", "value": "values", "raw": "raw"}
+        told = {names[name]: column[0, 0] for name, column in beside.items()}
+        return {"actions": actions[0, 0], **told, "versions": self.version}
+
+    def update_policy(self, batch: Mapping[str, ArrayLike]) -> dict[str, Any]:
+        """A round of updates from T steps in their order, as `decide` tells them; see `models.door.trajectory`.
+
+        Each step's surrogate, value and entropy terms are weighted once; advantages come from the whole trajectory.
+        """
+        if self.blueprint.state:
+            raise ContractError("update_policy() takes single steps, this network is recurrent: let a run train it")
+        snapshot = trajectory(batch, self.blueprint, version=self.version)
+        steps, blueprint = snapshot["valid"].shape[1] - 1, self.blueprint
+        assert isinstance(blueprint, PPOBlueprint)
+        return update(self, snapshot, -(-steps // blueprint.minibatches))
+
     def train_step(self) -> float:
         """Learn from everything in memory, by the same kernel as in a run, and forget it; the loss."""
         if self.busy is not None:
             raise RunError(f"train_step() was called while {self.busy}: the scheduled rounds train this agent")
-        round_ = int(self.state["updates"][0])
-        snapshot = self.blueprint.snapshot(self.memory.ring, self.identity, [self.hyper], round_, 0)
+        snapshot = self.blueprint.snapshot(
+            self.memory.ring, self.identity, [self.hyper], self.version, 0, world=DIRECT + self.version
+        )
         self.state, result = self.blueprint.learner().learn(self.state, snapshot, self.identity)
         self.memory.clear()
         return float(result.metrics["loss"][0])
@@ -322,5 +389,7 @@ class PPO(Model):
 def _hyper(options: PPOOptions) -> dict[str, Any]:
     """The values that may differ between the rows of a stack."""
     names = ("clip", "ratio_clip", "value_clip", "value_weight", "entropy", "gamma", "target_kl")
-    own = {name: float(getattr(options, name)) for name in names}
+    own: dict[str, Any] = {name: float(getattr(options, name)) for name in names}
+    if options.importance is not None:
+        own["importance"] = build_section(EventWeighting, options.importance, "model.importance")
     return {**own, **learning_rate(options), "lambda": options.gae_lambda}

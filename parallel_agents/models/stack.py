@@ -12,6 +12,7 @@ import numpy as np
 import torch
 
 from parallel_agents.acting import Draws, Frames, Inference, Recall
+from parallel_agents.errors import ContractError
 from parallel_agents.memory import PRIORITY, Buffer, Ring, ThreadSafeBuffer, write_priorities
 from parallel_agents.models.base import Blueprint, Model
 from parallel_agents.networks import Invariance, probe
@@ -77,6 +78,8 @@ class Stack:
         self.recall = Recall(len(self.models), shape.worlds, self.blueprint.state)
         self.draws = Draws(self.identity, range(shape.worlds), self.blueprint.slots)
         self.exploration = np.zeros(len(self.models))
+        self.lag: int | None = None
+        """How many rounds behind the acting weights may be; None: nobody says."""
 
     def __len__(self) -> int:
         return len(self.models)
@@ -147,10 +150,23 @@ class Stack:
         with self._locks():
             taken = self.example(round_)
             if self.blueprint.on_policy:
+                self._refuse_stale(round_)
                 self.ring.renew()
                 for row, model in enumerate(self.models):
                     model.memory.ring = self.ring.agent(row)
         return taken
+
+    def _refuse_stale(self, round_: int) -> None:
+        """On-policy data may be as old as the lag makes them, and no older."""
+        if self.lag is None:
+            return
+        oldest = round_ - 1 - self.lag
+        stale = self.ring.valid.any(axis=2) & (self.ring.version < oldest)
+        if stale.any():
+            raise ContractError(
+                f"round {round_} was to learn on policy from steps of version {self.ring.version[stale].min()}, with a "
+                f"lag of {self.lag} they may be of version {oldest} or newer: collect anew with the weights of now"
+            )
 
     def example(self, round_: int = 0) -> Snapshot:
         """What a round would read now; nothing is handed over."""

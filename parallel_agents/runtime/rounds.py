@@ -31,6 +31,8 @@ class Rounds:
         self, stacks: Sequence[Stack], flags: Parallel, plan: Plan, schedule: Schedule, tell: Tell, timeline: Timeline
     ) -> None:
         self.stacks, self.flags, self.plan, self.schedule = list(stacks), flags, plan, schedule
+        for stack in self.stacks:
+            stack.lag = schedule.lag
         self._tell, self._timeline = tell, timeline
         self._backend: Any = None
         self.submitted = 0

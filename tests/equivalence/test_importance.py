@@ -13,7 +13,7 @@ from parallel_agents.config import merge
 from parallel_agents.environment import Agent
 from parallel_agents.errors import ConfigError, ContractError, NonFiniteError, ShapeError
 from parallel_agents.models import DQN, IQN
-from tests.equivalence.test_algorithms import IQN_MODEL
+from tests.equivalence.test_algorithms import IQN_MODEL, PPO_MODEL
 from tests.equivalence.test_resume import checkpointed, resumed
 from tests.equivalence.worlds import Odd, run
 
@@ -59,6 +59,8 @@ CASES: dict[str, tuple[type[Odd], dict[str, Any]]] = {
     "dqn without labels": (Odd, {"model": {"importance": {"learned": True}}}),
     "dqn autoreset": (Eventful, {"model": {"importance": {}}, "experiment": {"autoreset": True}}),
     "iqn": (Plain, {"model": {**IQN_MODEL, "importance": {"beta": 1.0}}}),
+    "ppo": (Plain, {"model": {**PPO_MODEL, "importance": {"alpha": 1.0}}}),
+    "ppo autoreset": (Plain, {"model": {**PPO_MODEL, "importance": {}}, "experiment": {"autoreset": True}}),
     "various": (Various, {}),
 }
 
@@ -81,7 +83,7 @@ def test_in_processes_and_as_replicas_too() -> None:
     assert len(set(replicas)) == 2
 
 
-@pytest.mark.parametrize("name", ["dqn autoreset", "various"])
+@pytest.mark.parametrize("name", ["dqn autoreset", "ppo autoreset", "various"])
 def test_a_resumed_run_draws_what_the_other_would_have_drawn(name: str, tmp_path: Path) -> None:
     cls, problem = CASES[name]
     whole = run(cls, merge(problem, {"experiment": {"epochs": 14}}))["digest"]
@@ -117,8 +119,10 @@ def test_one_agents_weights_change_nothing_for_the_others() -> None:
     assert [a == b for a, b in zip(one, other, strict=True)] == [False, True, True, False, True]
 
 
-def test_a_round_tells_what_its_samples_were_like() -> None:
-    game = Eventful(config=CASES["dqn"][1])
+@pytest.mark.parametrize("name", ["dqn", "ppo"])
+def test_a_round_tells_what_its_samples_were_like(name: str) -> None:
+    cls, problem = CASES[name]
+    game = cls(config=problem)
     published: list[Any] = []
     game.run_experiment(listeners=[SimpleNamespace(**dict.fromkeys(HEARD, lambda *_: None), on_round=published.append)])
     found = published[-1].metrics

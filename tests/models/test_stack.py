@@ -6,8 +6,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from parallel_agents.errors import ContractError
 from parallel_agents.memory import Buffer, ThreadSafeBuffer
-from parallel_agents.models import DQN, Stack, group, stack
+from parallel_agents.models import DQN, PPO, Stack, group, stack
 from parallel_agents.networks import Invariance, numerics
 from parallel_agents.seeding import Purpose, generator
 from parallel_agents.types import Transitions
@@ -231,3 +232,20 @@ def test_a_coupled_computation_is_found_and_computed_one_at_a_time(monkeypatch):
         assert len(one.inference._parts) == 3
     finally:
         stack._rehearse.cache_clear()
+
+
+def test_on_policy_steps_older_than_the_lag_are_refused():
+    def collected(version, lag):
+        model = PPO((3,), 4, hidden=(7,), rollout=4)
+        one = Stack([model], together=True)
+        one.lag = lag
+        shape = {"log_prob": np.zeros((1, 1), np.float32), "value": np.zeros((1, 1), np.float32)}
+        no, yes = np.zeros((1, 1), np.bool_), np.ones((1, 1), np.bool_)
+        seen, number = np.zeros((1, 1, 3), np.float32), np.zeros((1, 1), np.float32)
+        one.add(Transitions(seen, no.astype(np.int64), number, yes, no, yes, yes, yes[0], version, shape))
+        return one
+
+    collected(version=3, lag=1).snapshot(5)
+    with pytest.raises(ContractError, match="steps of version 2, with a lag of 1 they may be of version 3 or newer"):
+        collected(version=2, lag=1).snapshot(5)
+    collected(version=2, lag=2).snapshot(5)

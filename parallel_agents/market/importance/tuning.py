@@ -16,9 +16,9 @@ import torch
 from numpy.typing import NDArray
 
 from parallel_agents.errors import ConfigError
-from parallel_agents.market.importance.door import as_snapshot
 from parallel_agents.memory import ImportanceSamplingReplayBuffer
 from parallel_agents.models import DQN
+from parallel_agents.models.door import as_snapshot
 from parallel_agents.networks import numerics
 from parallel_agents.sampling import ImportanceSampler
 from parallel_agents.tracking.statistics import Interval, mean_interval

@@ -10,9 +10,9 @@ import torch
 
 from parallel_agents.errors import NonFiniteError, ShapeError
 from parallel_agents.learning import DQNLearner
-from parallel_agents.market.importance.door import as_snapshot
 from parallel_agents.memory import ImportanceSamplingReplayBuffer
 from parallel_agents.models import DQN, PPO
+from parallel_agents.models.door import as_snapshot
 from parallel_agents.models.ppo import PPOBlueprint
 from parallel_agents.networks import Discrete
 from parallel_agents.sampling import ImportanceSampler
