@@ -31,7 +31,7 @@ def test_f17_no_two_streams_start_alike() -> None:
 
 def test_f17_replicas_with_one_seed_are_refused() -> None:
     one, other = Line(config=tiny()), Line(config=tiny())
-    with pytest.raises(SharingError, match="2 replicas share the seed 3: give each a seed of its own"):
+    with pytest.raises(SharingError, match="two replicas share the seed 3: give each a seed of its own"):
         Run([one, other], one.config)
 
 
