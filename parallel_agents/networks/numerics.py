@@ -22,6 +22,7 @@ import ctypes
 import os
 import platform
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -49,6 +50,8 @@ ROW_MULTIPLE = 32
 MIN_WIDTH = 2
 MAX_TILE = 64
 CBWR_AUTO = 2
+LARGE_WEIGHT = 2**13
+"""Numbers in one agent's weight from which its gradient is computed in the weight's own order."""
 
 
 def width(n: int) -> int:
@@ -73,7 +76,27 @@ def linear(inputs: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
 
 def product(inputs: Tensor, transposed: Tensor, bias: Tensor) -> Tensor:
     """`linear` with the weight already transposed, (N, in, out), as acting keeps it."""
+    if transposed.requires_grad and transposed[0].numel() >= LARGE_WEIGHT:
+        return _Linear.apply(inputs, transposed.transpose(1, 2), bias)  # type: ignore[no-any-return]
     return torch.baddbmm(bias, inputs, transposed)
+
+
+class _Linear(torch.autograd.Function):
+    """`linear` whose weight gets its gradient in its own order.
+
+    Torch's own comes transposed and has to be turned, which for large layers takes longer than computing it.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, inputs: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        ctx.save_for_backward(inputs, weight)
+        return torch.baddbmm(bias, inputs, weight.transpose(1, 2))
+
+    @staticmethod
+    def backward(ctx: Any, slope: Tensor) -> tuple[Tensor | None, Tensor, Tensor]:  # type: ignore[override]
+        inputs, weight = ctx.saved_tensors
+        back = torch.bmm(slope, weight) if ctx.needs_input_grad[0] else None
+        return back, torch.bmm(slope.transpose(1, 2), inputs), slope.sum(1, keepdim=True)
 
 
 def sigmoid(x: Tensor) -> Tensor:
@@ -99,7 +122,9 @@ def softplus(x: Tensor) -> Tensor:
 def clip_rows(gradients: Tensor, limits: Tensor) -> Tensor:
     """Scale (N, P) gradients in place so that no row's norm exceeds its (N,) limit; the (N,) norms before."""
     norms: Tensor = torch.linalg.vector_norm(gradients, dim=1)
-    gradients.mul_((limits / (norms + 1e-6)).clamp(max=1.0)[:, None])
+    factors = (limits / (norms + 1e-6)).clamp(max=1.0)
+    if bool((factors < 1.0).any()):  # times 1 changes nothing
+        gradients.mul_(factors[:, None])
     return norms
 
 
