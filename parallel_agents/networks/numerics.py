@@ -77,7 +77,7 @@ def linear(inputs: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
 def product(inputs: Tensor, transposed: Tensor, bias: Tensor) -> Tensor:
     """`linear` with the weight already transposed, (N, in, out), as acting keeps it."""
     if transposed.requires_grad and transposed[0].numel() >= LARGE_WEIGHT:
-        return _Linear.apply(inputs, transposed.transpose(1, 2), bias)  # type: ignore[no-any-return]
+        return _Linear.apply(inputs, transposed.transpose(1, 2), bias)  # type: ignore[no-any-return, no-untyped-call]
     return torch.baddbmm(bias, inputs, transposed)
 
 
@@ -93,7 +93,7 @@ class _Linear(torch.autograd.Function):
         return torch.baddbmm(bias, inputs, weight.transpose(1, 2))
 
     @staticmethod
-    def backward(ctx: Any, slope: Tensor) -> tuple[Tensor | None, Tensor, Tensor]:  # type: ignore[override]
+    def backward(ctx: Any, slope: Tensor) -> tuple[Tensor | None, Tensor, Tensor]:
         inputs, weight = ctx.saved_tensors
         back = torch.bmm(slope, weight) if ctx.needs_input_grad[0] else None
         return back, torch.bmm(slope.transpose(1, 2), inputs), slope.sum(1, keepdim=True)

@@ -12,6 +12,7 @@ from parallel_agents.errors import DeadlineError, LearnerError, RunError, Worker
 from parallel_agents.models import Stack
 from parallel_agents.runtime.backends import AutoBackend, InlineBackend, ProcessBackend, Reading, ThreadBackend
 from parallel_agents.runtime.plan import Plan, cores
+from parallel_agents.runtime.rejections import Rejections
 from parallel_agents.runtime.schedule import Schedule
 from parallel_agents.runtime.staffing import Staffing
 from parallel_agents.runtime.supervision import Watched, left
@@ -50,6 +51,7 @@ class Rounds:
         self.skipped: list[int] = []
         """Rounds given up after failing twice."""
         self._consecutive = 0
+        self._rejections = Rejections(self.stacks, flags.max_failures, tell)
         self._last_round = 0
         self._staff: Staffing | None = None
         if flags.num_workers is None and plan.backend in ("thread", "process"):
@@ -187,6 +189,7 @@ class Rounds:
         self.updates += sum(int(result.updates.sum()) for _, result in done)
         self.rejected += sum(int(result.rejected.sum()) for _, result in done)
         del self._takes[round_]
+        self._rejections.note(round_, [result for _, result in done])
 
     def _recover(self, round_: int, error: RunError) -> None:
         again = round_ not in self._failed_once

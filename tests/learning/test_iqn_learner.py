@@ -9,7 +9,7 @@ import torch
 from parallel_agents.learning.losses import quantile_huber
 from parallel_agents.models import IQN
 from parallel_agents.networks import QuantileNetwork
-from parallel_agents.types import Identity
+from parallel_agents.types import Identity, Snapshot
 
 WHO = Identity((0, 0), (0, 1))
 
@@ -70,3 +70,17 @@ def test_it_learns_which_of_two_actions_pays() -> None:
     for _ in range(150):
         model.train_step()
     assert model.take_action([1.0, 0.0]) == 1
+
+
+def test_a_poisoned_batch_is_rejected_for_its_agent_only() -> None:
+    blueprint = IQN((3,), 2, layer=6, n_frames=1, batch_size=4).blueprint
+    learner = blueprint.learner(updates=2)
+    state = learner.init(WHO, [IQN((3,), 2).hyper] * 2)
+    clean = blueprint.rehearsal(2, updates=2)
+    spoilt = clean["returns"].copy()
+    spoilt[1, 5] = np.nan  # in the second of two updates
+    expected, _ = learner.learn(state, clean, WHO)
+    new, result = learner.learn(state, Snapshot(0, {**clean.columns, "returns": spoilt}), WHO)
+    assert (result.updates.tolist(), result.rejected.tolist()) == ([2, 1], [0, 1])
+    assert torch.equal(new["online"][0], expected["online"][0])
+    assert all(bool(torch.isfinite(tensor).all()) for tensor in new.tensors.values())
