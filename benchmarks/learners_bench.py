@@ -25,7 +25,6 @@ AGENTS = (2, 8, 32, 128)
 ACTIONS = 4
 SIZES = {"small": (8, 64), "sorrel": (750, 250)}
 """Inputs and units of a hidden layer."""
-UPDATES = 2
 SECONDS = 0.1
 """That a measurement of one way takes, at least."""
 
@@ -36,23 +35,28 @@ class Learner:
 
     ours: Callable[[int, int], Model]
     plain: Callable[[int, int], Any]
+    updates: int
+    """Of a round: what is done once for all of them counts for so many."""
     replays: bool = True
     """Learns from sampled batches; otherwise from whole trajectories."""
 
 
-ROLLOUT = {"worlds": 8, "rollout": 32, "passes": 1, "minibatches": UPDATES}
+ROLLOUT = {"worlds": 8, "rollout": 32, "passes": 1, "minibatches": 4}
 LEARNERS = {
     "dqn": Learner(
         lambda inputs, units: DQN((inputs,), ACTIONS, hidden=(units, units)),
         lambda inputs, units: PlainDQN(inputs, (units, units), ACTIONS),
+        updates=8,
     ),
     "iqn": Learner(
         lambda inputs, units: IQN((inputs,), ACTIONS, layer=units, n_frames=1),
         lambda inputs, units: PlainIQN(inputs, units, ACTIONS),
+        updates=2,
     ),
     "ppo": Learner(
         lambda inputs, units: PPO((inputs,), ACTIONS, hidden=(units, units), **ROLLOUT),
         lambda inputs, units: PlainPPO(inputs, (units, units), ACTIONS),
+        updates=ROLLOUT["minibatches"],
         replays=False,
     ),
 }
@@ -71,7 +75,7 @@ def _kernels() -> Iterator[Row]:
                 plain = [learner.plain(inputs, units) for _ in range(agents)]
                 what = f"{name} {size} ({inputs} inputs, {units} units), {agents} agents: module loop / stack"
                 yield _compared(f"acting, {what}", *_acting(model, plain, agents))
-                yield _compared(f"updating, {what}", *_updating(model, plain, agents, replays=learner.replays))
+                yield _compared(f"updating, {what}", *_updating(model, plain, agents, learner))
 
 
 def _acting(model: Model, plain: list[Any], agents: int) -> tuple[Callable[[], Any], Callable[[], Any]]:
@@ -95,19 +99,19 @@ def _acting(model: Model, plain: list[Any], agents: int) -> tuple[Callable[[], A
 
 
 def _updating(
-    model: Model, plain: list[Any], agents: int, *, replays: bool
+    model: Model, plain: list[Any], agents: int, learner: Learner
 ) -> tuple[Callable[[], Any], Callable[[], Any]]:
-    """`UPDATES` updates of all agents, from the same columns."""
-    learner = model.blueprint.learner(updates=UPDATES)
-    state = learner.init(_identity(agents), [model.hyper] * agents)
-    snapshot = model.blueprint.rehearsal(agents, updates=UPDATES)
+    """A round of all agents, from the same columns."""
+    ours = model.blueprint.learner(updates=learner.updates)
+    state = ours.init(_identity(agents), [model.hyper] * agents)
+    snapshot = model.blueprint.rehearsal(agents, updates=learner.updates)
 
     def stack() -> None:
-        learner.learn(state, snapshot, _identity(agents))
+        ours.learn(state, snapshot, _identity(agents))
 
     def loop() -> None:
         for agent, own in enumerate(plain):
-            own.learn(_columns(snapshot, agent, as_tensors=replays), UPDATES)
+            own.learn(_columns(snapshot, agent, as_tensors=learner.replays), learner.updates)
 
     return stack, loop
 

@@ -47,7 +47,19 @@ BY_ALGORITHM: dict[str, Sections] = {
     },
 }
 
-BY_NAME: dict[tuple[str, str], Sections] = {}
+BY_NAME: dict[tuple[str, str], Sections] = {
+    ("ppo", "Pendulum-v1"): {  # rounds of 1024 transitions; what is earned soon is what counts
+        "experiment": {"epochs": 100, "max_turns": 128},
+        "model": {
+            "lr_updates": 16_000,
+            "passes": 10,
+            "minibatches": 16,
+            "gamma": 0.9,
+            "gae_lambda": 0.95,
+            "normalise_rewards": True,
+        },
+    },
+}
 
 
 def recipe(algorithm: str, name: str) -> Sections:

@@ -65,6 +65,8 @@ class MarkLearner:
 class MarkStack:
     """As much of a stack as rounds need, with a record of what was asked of it."""
 
+    waits_for_priorities = False
+
     def __init__(self, agents: int, learner: Any = None, *, holds: bool = True, first_agent: int = 0) -> None:
         self.learner = learner or MarkLearner()
         self.identity = Identity((0,) * agents, tuple(range(first_agent, first_agent + agents)))
@@ -88,7 +90,7 @@ class MarkStack:
         numbers = np.zeros((len(self), 3))
         return Snapshot(0, {"numbers": numbers})
 
-    def publish(self, version: int, state: State) -> None:
+    def publish(self, version: int, state: State, result: RoundResult | None = None) -> None:
         self.published.append((version, state))
 
     def settle(self, state: State) -> None:
