@@ -42,6 +42,7 @@ def test_a_wheel_carries_every_game() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)  # a fresh package compiles its kernels anew
 def test_an_installed_package_trains_its_games(tmp_path: Path) -> None:
     build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path)]
     subprocess.run(build, cwd=ROOT, check=True, capture_output=True, timeout=100)
@@ -56,7 +57,7 @@ def test_an_installed_package_trains_its_games(tmp_path: Path) -> None:
             env={},
             capture_output=True,
             text=True,
-            timeout=100,
+            timeout=400,
             check=False,
         )
         assert ended.returncode == 0, ended.stderr
