@@ -15,7 +15,7 @@ SEEDS = 5
 
 def judged(name: str, epochs: int) -> list[tuple[Any, Any]]:
     """(trained, random) episodes of each seed."""
-    experiment = {"epochs": epochs, "worlds": 8, "seeds": SEEDS, "record_period": 0}
+    experiment = {"epochs": epochs, "worlds": 4, "seeds": SEEDS, "record_period": 0}
     model = {"epsilon_epochs": epochs // 2}
     game = load_target(name)(config={"experiment": experiment, "model": model, "parallel": {"backend": "inline"}})
     game.run_experiment()
@@ -26,7 +26,7 @@ def judged(name: str, epochs: int) -> list[tuple[Any, Any]]:
 @pytest.mark.timeout(1800)
 def test_independent_learners_over_harvest_the_commons() -> None:
     """Perolat et al. (2017): as they learn to pick, apples are gone early, so that sustainability falls."""
-    for trained, chance in judged("commons_harvest", epochs=60):
+    for trained, chance in judged("commons_harvest", epochs=40):
         fell = social.sustainability(trained.rewards).mean() / social.sustainability(chance.rewards).mean()
         assert fell < 0.6
         assert trained.rewards[:20].sum() > 2 * chance.rewards[:20].sum(), "they have learnt to pick"
