@@ -31,7 +31,7 @@ class Train:
 
     target: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="TARGET", help_behavior_hint="")]
     """A game of `parallel-agents games`, a Python file or module:Class that holds one ParallelEnvironment, or a
-    foreign environment, such as gymnasium:CartPole-v1."""
+    foreign environment: gymnasium:CartPole-v1, pettingzoo:mpe2.simple_spread_v3."""
     agents: Count = None
     """Number of agents (world.agents)."""
     worlds: Count = None

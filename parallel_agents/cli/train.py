@@ -81,6 +81,8 @@ def conduct(environment: Environment, folder: RunFolder, epochs: int, options: T
             with graceful_stop(environment.prepare().request_stop):
                 summary = environment.run_experiment(epochs, listeners=listeners)
         finally:
+            for own in environment.prepare().environments:
+                own.close()
             _leave(lambda: environment.timeline.write(folder.trace))
             write_table(folder.path)
     summary = {**summary, "run_dir": str(folder.path)}

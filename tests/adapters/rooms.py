@@ -19,8 +19,8 @@ class Counter(gymnasium.Env[Any, Any]):
     observation_space = spaces.Box(-np.inf, np.inf, (3,), np.float32)
     action_space = spaces.Discrete(3)
 
-    def __init__(self, flags: Path | None = None, length: int = 5) -> None:
-        self.flags, self.length = flags, length
+    def __init__(self, flags: Path | str | None = None, length: int = 5) -> None:
+        self.flags, self.length = Path(flags) if flags is not None else None, length
 
     def _raised(self, name: str) -> bool:
         """Whether a flag is up; it is taken down, unless it is for ever."""
@@ -52,6 +52,9 @@ class Counter(gymnasium.Env[Any, Any]):
 
     def _seen(self) -> Any:
         return np.array([self.luck, self.step_, self.sum], np.float32)
+
+
+gymnasium.register("Counter-v0", entry_point="tests.adapters.rooms:Counter", disable_env_checker=True)
 
 
 class Leavers:

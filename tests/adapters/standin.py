@@ -7,6 +7,7 @@ replay buffer, `range(epochs + 1)`: all that is in sorrel 1.6, and is here so th
 from __future__ import annotations
 
 import copy
+import random
 from abc import ABC, abstractmethod
 from typing import Any
 
@@ -112,26 +113,32 @@ class QNetwork(nn.Module):
     def forward(self, x: Any) -> Any:
         return self.head(self.body(x))
 
+    def get_qvalues(self, x: Any) -> Any:
+        return self.forward(x)
 
-class Model:
-    """sorrel's habits: ε from the global generator, the network flipped to eval() and back for each action."""
+
+class Model(nn.Module):
+    """sorrel's habits: a module that holds its networks twice, ε from the global generator, the network flipped to eval() and back for each action."""
 
     def __init__(
         self, input_size: int, action_space: int, n_frames: int = 2, width: int = 32, epsilon: float = 0.3
     ) -> None:
+        super().__init__()
         self.action_space, self.epsilon, self.trained = action_space, epsilon, 0
+        self.seed = torch.default_generator
         self.qnetwork_local = QNetwork(input_size * n_frames, action_space, width)
         self.qnetwork_target = copy.deepcopy(self.qnetwork_local)
+        self.models = {"local": self.qnetwork_local, "target": self.qnetwork_target}
         self.optimizer = torch.optim.Adam(self.qnetwork_local.parameters(), lr=1e-3)
         self.memory = Buffer(256, (input_size,), n_frames, positions=(2,))
         self.batch_size = 32
 
     def take_action(self, state: Any) -> int:
-        if np.random.random() < self.epsilon:
-            return int(np.random.randint(self.action_space))
+        if random.random() <= self.epsilon:
+            return int(random.choices(range(self.action_space))[0])
         self.qnetwork_local.eval()
         with torch.no_grad():
-            values = self.qnetwork_local(torch.from_numpy(np.asarray(state, np.float32)))
+            values = self.qnetwork_local.get_qvalues(torch.from_numpy(np.asarray(state, np.float32)))
         self.qnetwork_local.train()
         return int(values.argmax())
 

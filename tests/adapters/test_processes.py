@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import pytest
 from parallel_agents.adapters.gymnasium import GymnasiumGuest
 from parallel_agents.adapters.processes import ProcessWorlds
 from parallel_agents.adapters.worlds import Worlds
+from parallel_agents.cli import main
 from parallel_agents.errors import ShapeError, WorldError
 from tests.adapters.rooms import Counter
 
@@ -84,3 +86,33 @@ def test_a_world_that_cannot_be_made_is_said_at_once(nothing_left: None) -> None
         ProcessWorlds(made, 2, workers=0)
     with pytest.raises(ShapeError, match="n_worlds is 0"):
         Worlds(made, 0)
+
+
+@pytest.mark.timeout(300)
+def test_a_run_with_a_world_that_hangs_for_ever_ends_with_its_name_and_goes_on_from_its_checkpoint(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], nothing_left: None
+) -> None:
+    def words(name: str, workers: int) -> list[str]:
+        settings = [
+            f"world.workers={workers}",
+            "world.options=" + json.dumps({"flags": str(tmp_path), "length": 50}),
+            "experiment.max_turns=3",
+            "experiment.checkpoint_every=1",
+            "experiment.eval_every=0",
+            "parallel.world_deadline=1",
+            "parallel.max_failures=1",
+        ]
+        options = ["--worlds", "2", "--epochs", "4", "--out", str(tmp_path / name), "--json", "--quiet"]
+        sets = [word for setting in settings for word in ("--set", setting)]
+        return ["train", "gymnasium:tests.adapters.rooms:Counter-v0", *options, *sets]
+
+    assert main(words("whole", 0)) == 0
+    whole = json.loads(capsys.readouterr().out)
+    (tmp_path / "hang-8").write_text("for ever")  # in the third epoch
+    assert main(words("parts", 1)) == 1
+    told = capsys.readouterr().err
+    assert "world 0 (step 8 of the episode from seed" in told
+    assert "epoch 3, turn 2) did not come back within 1 s (world_deadline)" in told
+    (tmp_path / "hang-8").unlink()
+    assert main(["resume", str(tmp_path / "parts"), "--json", "--quiet"]) == 0
+    assert json.loads(capsys.readouterr().out)["digest"] == whole["digest"]

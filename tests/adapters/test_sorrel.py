@@ -183,7 +183,7 @@ def test_a_game_of_sorrel_itself() -> None:
     given = {
         "experiment": {"epochs": 1, "max_turns": 5, "record_period": 50},
         "model": {"agent_vision_radius": 2, "epsilon_decay": 0.001},
-        "world": {"height": 9, "width": 9, "gem_value": 10, "spawn_prob": 0.02},
+        "world": {"height": 9, "width": 9, "gem_value": 10, "food_value": 5, "bone_value": -10, "spawn_prob": 0.02},
     }
     game = parallelize(TreasurehuntEnv)(TreasurehuntWorld(given, EmptyEntity()), given)
     game.run_experiment(animate=False, logging=False)
