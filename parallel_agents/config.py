@@ -130,7 +130,7 @@ class Parallel:
     world_deadline: float = 60.0
     """Seconds a slow model or a foreign world may take for one turn."""
     max_failures: int = 3
-    """Consecutive skipped rounds after which the run stops; 0: the first failure stops it."""
+    """Consecutive skipped rounds, or lost processes of worlds, after which the run stops; 0: the first stops it."""
     address: str | None = None
     """Ray cluster."""
     resources_per_worker: dict[str, float] | None = None
