@@ -15,13 +15,14 @@ from parallel_agents.errors import ConfigError
 from parallel_agents.networks.actor_critic import ActorCritic
 from parallel_agents.networks.distributions import Distribution
 from parallel_agents.networks.mlp import MLP
-from parallel_agents.networks.numerics import MIN_WIDTH, linear, sigmoid, width
+from parallel_agents.networks.numerics import MIN_WIDTH, product, sigmoid, width
 from parallel_agents.networks.rows import Layout
 from parallel_agents.seeding import Purpose, generator
 from parallel_agents.types import Identity
 
 __all__ = ["Recurrent"]
 
+Through = Callable[[Tensor], Tensor]
 ENCODER, UNIT = 2, 3
 """Addresses of the parts' initial draws; heads have 0 and 1."""
 
@@ -108,23 +109,30 @@ class Recurrent:
     def forward(self, parameters: Sequence[Tensor], inputs: Tensor) -> Tensor:
         """One step: (N, R, seen + state) -> (N, R, outputs + state)."""
         unit, encoder, head = self._parts(parameters)
-        state = inputs[..., self.seen :].contiguous()
-        entering = self._enter(unit, encoder, inputs[..., : self.seen].contiguous())
-        state = self._next(unit, entering, state)
-        return torch.cat([self.head.forward(head, state), state], -1)
+        through = partial(self.encoder.forward, encoder) if self.encoder is not None else None
+        return self._step(_ready(unit), through, partial(self.head.forward, head), inputs)
 
     def acting(self, rows: Tensor) -> Callable[[Tensor], Tensor]:
-        """`forward` with these rows."""
-        return partial(self.forward, self.bind(rows))
+        """`forward` with these rows, made ready once for many calls."""
+        unit, encoder, head = self._parts(self.bind(rows))
+        through = _acting(self.encoder, encoder) if self.encoder is not None else None
+        return partial(self._step, _ready(unit), through, _acting(self.head, head))
+
+    def _step(self, unit: Sequence[Tensor], encoder: Through | None, head: Through, inputs: Tensor) -> Tensor:
+        entering = self._enter(unit, encoder, inputs[..., : self.seen])
+        state = self._next(unit, entering, inputs[..., self.seen :])
+        return torch.cat([head(state), state], -1)
 
     def unroll(self, parameters: Sequence[Tensor], seen: Tensor, state: Tensor, keep: Tensor | None = None) -> Tensor:
         """Whole sequences: seen (N, S, T, seen), the state before them (N, S, state) -> (N, S, T, outputs).
 
         keep: (N, S, T), 0 where an episode starts, and with it a fresh state; the first turn starts from `state`.
         """
-        unit, encoder, head = self._parts(parameters)
+        parts, encoder, head = self._parts(parameters)
+        unit = _ready(parts)
+        through = partial(self.encoder.forward, encoder) if self.encoder is not None else None
         agents, sequences, turns = seen.shape[:3]
-        entering = self._enter(unit, encoder, seen.reshape(agents, sequences * turns, -1))
+        entering = self._enter(unit, through, seen.reshape(agents, sequences * turns, -1))
         entering = entering.reshape(agents, sequences, turns, -1)
         states = []
         for turn in range(turns):
@@ -140,23 +148,35 @@ class Recurrent:
         end = 4 + (len(self.encoder.layout.names) if self.encoder is not None else 0)
         return parameters[:4], parameters[4:end], parameters[end:]
 
-    def _enter(self, unit: Sequence[Tensor], encoder: Sequence[Tensor], seen: Tensor) -> Tensor:
+    def _enter(self, unit: Sequence[Tensor], encoder: Through | None, seen: Tensor) -> Tensor:
         """(N, R, seen) -> (N, R, 3·state): what the unit's gates get from what is seen."""
         x = seen
-        if self.encoder is not None:
-            x = self.encoder.forward(encoder, x)
+        if self.encoder is not None and encoder is not None:
+            x = encoder(x)
             x = torch.relu(x) if self.encoder.activation == "relu" else torch.tanh(x)
         if x.shape[-1] < MIN_WIDTH:
             x = torch.nn.functional.pad(x, (0, MIN_WIDTH - x.shape[-1]))
-        return linear(x, unit[0], unit[1])
+        return product(x, unit[0], unit[1])
 
     def _next(self, unit: Sequence[Tensor], entering: Tensor, state: Tensor) -> Tensor:
         """(N, R, 3·state), (N, R, state) -> the next state: how much to reset, how much to keep, what to take in."""
-        reset, keep, new = entering.chunk(3, -1)
-        own_reset, own_keep, own_new = linear(state, unit[2], unit[3]).chunk(3, -1)
-        keep = sigmoid(keep + own_keep)
-        new = torch.tanh(new + sigmoid(reset + own_reset) * own_new)
-        return new + keep * (state - new)
+        gates = 2 * self.state
+        own = product(state, unit[2], unit[3])
+        reset, keep = sigmoid(entering[..., :gates] + own[..., :gates]).chunk(2, -1)
+        new = torch.tanh(entering[..., gates:] + reset * own[..., gates:])
+        return torch.lerp(new, state, keep)
+
+
+def _ready(unit: Sequence[Tensor]) -> list[Tensor]:
+    """The unit's weights transposed, as products take them."""
+    return [unit[0].transpose(1, 2), unit[1], unit[2].transpose(1, 2), unit[3]]
+
+
+def _acting(part: MLP | ActorCritic, parameters: Sequence[Tensor]) -> Through:
+    """A part's `forward`, made ready once for many calls."""
+    if isinstance(part, MLP):
+        return partial(part.through, part.layers(parameters))
+    return partial(part.forward, parameters)
 
 
 def _fill(views: Sequence[Tensor], sources: Sequence[Tensor]) -> None:
