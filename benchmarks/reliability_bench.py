@@ -24,7 +24,7 @@ CONFIG = {
     "experiment": {"max_turns": 100, "record_period": 0, "epochs": 10_000},
     "parallel": {"backend": "inline", "train_interval": 4},
 }
-BLOCK, BLOCKS = 8, 12
+BLOCK, BLOCKS = 25, 6
 """Epochs of a block, and blocks of each side."""
 
 

@@ -10,6 +10,7 @@ of it. Half of the kills wait for a checkpoint that is just being written.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import shutil
@@ -47,8 +48,11 @@ def begun(words: list[str], told: Path) -> int:
     """Start a run; its pid, which is also that of its process group."""
     child = os.fork()
     if child:
+        with contextlib.suppress(OSError):  # whoever of the two comes first makes the group
+            os.setpgid(child, child)
         return child
-    os.setsid()
+    with contextlib.suppress(OSError):
+        os.setpgid(0, 0)
     for number, target in ((1, told), (2, told.with_suffix(".err"))):
         os.dup2(os.open(target, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), number)
     os._exit(main(words))

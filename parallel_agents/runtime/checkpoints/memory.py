@@ -39,7 +39,7 @@ class Segments:
         arrays: dict[str, Array] = {"first": first, "end": ring.pos.copy()}
         places = [np.arange(a, b) % ring.valid.shape[1] for a, b in zip(first, ring.pos, strict=True)]
         for name, column in columns(ring).items():
-            arrays[f"row.{name}"] = np.concatenate([column[n][own] for n, own in enumerate(places)])
+            arrays[f"row.{name}"] = _picked(column, places)
         return arrays | {f"counter.{name}": getattr(ring, name).copy() for name in Ring.COUNTERS}
 
     def written(self, name: str, ring: Ring) -> None:
@@ -81,6 +81,16 @@ def columns(ring: Ring) -> dict[str, Array]:
     """What a ring keeps row by row and never changes once it is settled; priorities are kept apart, for they do."""
     lasting = {f"extra.{name}": column for name, column in ring.extras.items() if name != PRIORITY}
     return {name: getattr(ring, name) for name in Ring.ROWS} | lasting
+
+
+def _picked(column: Array, places: Sequence[Array]) -> Array:
+    """Some rows of each agent's part of a column, one after the other; large, hence copied only once."""
+    picked = np.empty((sum(map(len, places)), *column.shape[2:]), column.dtype)
+    at = 0
+    for n, own in enumerate(places):
+        np.take(column[n], own, axis=0, out=picked[at : at + len(own)], mode="clip")
+        at += len(own)
+    return picked
 
 
 def _list_starts(ring: Ring, n: int) -> None:
