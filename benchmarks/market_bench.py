@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import statistics
 import time
@@ -15,9 +16,13 @@ import numpy as np
 
 from benchmarks.measure import Row, row
 from parallel_agents.market.discovery import Patterns, discover
+from parallel_agents.market.importance import PolicyDoor
+from parallel_agents.market.montecarlo import EpisodeExperience, ExperienceBuffer, MonteCarloSimulator
 from parallel_agents.market.sample import draw_sample
 from parallel_agents.market.simulation import MarketWorlds
-from parallel_agents.market.worlds import World, create_world_variants
+from parallel_agents.market.worlds import World, WorldType, create_world_variants
+from parallel_agents.models import DQN
+from parallel_agents.seeding import Purpose, generator
 
 Fidelity = Literal["full", "fast"]
 
@@ -69,6 +74,48 @@ def _episodes(worlds: tuple[World, ...], *, threads: int | None, repeats: int) -
         return _repeat(episode, repeats)
 
 
+def _with_network(patterns: Patterns, repeats: int) -> list[float]:
+    """Episodes per second of the whole simulator, a policy network of 64 × 64 units choosing in every step."""
+    with MonteCarloSimulator(100, None, 100, patterns=patterns) as simulator:
+        world = simulator.world(0)
+        agent = PolicyDoor(DQN((len(world.names),), world.space, hidden=(64, 64)))
+        return _repeat(lambda _: float(len(asyncio.run(simulator.run_episode_batch(agent)))), repeats)
+
+
+def _experiences(count: int, steps: int = 50, features: int = 32) -> list[EpisodeExperience]:
+    draws = generator(0, Purpose.NOISE)
+    nothing = np.zeros(steps, np.float32)
+    return [
+        EpisodeExperience(
+            world=i,
+            kind=WorldType.NORMAL_MARKET,
+            lap=0,
+            context={},
+            states=draws.random((steps + 1, features), np.float32) * 7,
+            actions=draws.integers(0, 24, steps),
+            rewards=draws.random(steps, np.float32),
+            values=nothing,
+            crisis_values=(draws.random(steps) < 0.01).astype(np.float32),
+            cost=1.0,
+            conversions=0.0,
+        )
+        for i in range(count)
+    ]
+
+
+def _buffer(repeats: int) -> tuple[list[float], float]:
+    """CPU seconds to add a million transitions of 32 features and to read them back; and megabytes."""
+    episodes, seconds = _experiences(20_000), []
+    for _ in range(repeats):
+        buffer = ExperienceBuffer(1_000_000, 32)
+        began = time.process_time()
+        buffer.add_experiences(episodes)
+        rows = sum(len(buffer.rows(part)["rewards"]) for part in np.array_split(np.arange(1_000_000), 100))
+        seconds.append(time.process_time() - began)
+        assert rows == 1_000_000
+    return seconds, buffer.nbytes / 1e6
+
+
 def _data(repeats: int) -> tuple[list[float], list[float], Patterns]:
     makes, finds = [], []
     for seed in range(repeats + 1):
@@ -88,6 +135,8 @@ def rows(repeats: int = 5) -> list[Row]:
     one, two = (_auctions(worlds, threads=t, fidelity="full", per_step=20, repeats=repeats) for t in (1, 2))
     fast = _auctions(worlds, threads=2, fidelity="fast", per_step=5000, repeats=repeats)
     episodes = _episodes(worlds[:100], threads=None, repeats=2 * repeats)
+    network = _with_network(patterns, 2 * repeats)
+    seconds, megabytes = _buffer(min(repeats, 3))
     size = "1000 worlds, 50 steps, 20 auctions a step, 5 rivals"
     small = "3000 users, 70 days, with reports, in memory"
     return [
@@ -95,6 +144,14 @@ def rows(repeats: int = 5) -> list[Row]:
         _row("full fidelity, 2 threads", two, 2.0, "M auctions/s", size),
         _row("fast mode, 2 threads", fast, 100.0, "M auctions/s", "1000 worlds, 50 steps, 5000 auctions a step"),
         _row("episodes, no policy", episodes, 2000.0, "episodes/s", "100 worlds, 50 steps of 20 auctions"),
+        _row("episodes, policy network", network, 800.0, "episodes/s", "MonteCarloSimulator, 100 worlds in flight"),
+        _row(
+            "a million experiences",
+            [1.0 / s for s in seconds],
+            1.0,
+            "round trips/CPU-s",
+            f"32 features, {megabytes:.0f} MB",
+        ),
         _row("sample exports", [1.0 / s for s in makes], 1.0, "exports/s", small),
         _row("discovery", [1.0 / s for s in finds], 0.2, "exports/s", small),
     ]

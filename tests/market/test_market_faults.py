@@ -1,12 +1,14 @@
 """The faults of the documents' published code, each as a test of ours; the numbers are those of the list of faults.
 
-Faults of orchestration, importance sampling and PPO (2, 9 to 15) are tested where those live.
+Those of the simulator and of importance sampling are tested in more depth where they live; docs/market.md lists all.
 """
 
 from __future__ import annotations
 
+import asyncio
 import importlib
 import pkgutil
+import time
 from dataclasses import fields, replace
 
 import numpy as np
@@ -14,8 +16,18 @@ import pytest
 
 import parallel_agents.market as market_package
 from parallel_agents.errors import ActionError
+from parallel_agents.market.montecarlo import (
+    EpisodeExperience,
+    EpisodeSetting,
+    ExperienceBuffer,
+    MonteCarloSimulator,
+    Strategy,
+    detect_convergence_patterns,
+)
 from parallel_agents.market.simulation import MarketWorlds
-from parallel_agents.market.worlds import create_world_variants
+from parallel_agents.market.worlds import WorldType, create_world_variants
+from parallel_agents.sampling import ExperienceAggregator
+from parallel_agents.seeding import Purpose, generator
 from tests.market.builders import plain_world
 
 
@@ -113,3 +125,95 @@ def test_populations_have_their_size_and_every_part_of_a_world_is_filled(pattern
     ):
         for f in fields(getattr(world, part)):
             assert np.size(getattr(getattr(world, part), f.name)) > 0
+
+
+def numbered(number: int, steps: int = 50) -> EpisodeExperience:
+    """An episode whose rows say which they are; one step in ten has a crisis parent's purchase."""
+    at = np.arange(steps + 1)
+    states = np.stack([np.full(steps + 1, number % 2000), at], axis=1).astype(np.float32)
+    crisis = np.where(at[:-1] % 10 == 3, 50.0, 0.0).astype(np.float32)
+    return EpisodeExperience(
+        world=number,
+        kind=WorldType.NORMAL_MARKET,
+        lap=0,
+        context={},
+        states=states,
+        actions=at[:-1],
+        rewards=(1000.0 * number + at[:-1]).astype(np.float32),
+        values=crisis,
+        crisis_values=crisis,
+        cost=1.0,
+        conversions=0.0,
+    )
+
+
+def filled(transitions: int, episodes: int | None = None) -> ExperienceBuffer:
+    buffer = ExperienceBuffer(transitions, 2)
+    buffer.add_experiences(numbered(n) for n in range(transitions // 50 if episodes is None else episodes))
+    return buffer
+
+
+def test_2_a_batch_really_runs_its_worlds(patterns):
+    setting = EpisodeSetting(steps=4, threads=1)
+    with MonteCarloSimulator(6, None, 6, 100, patterns=patterns, setting=setting) as simulator:
+        batch = asyncio.run(simulator.run_episode_batch(Strategy(9), 6))
+    assert len(batch) == 6
+    assert all(len(e.rewards) == 4 and np.abs(e.states).sum() > 0 for e in batch)
+
+
+def test_9_weights_are_corrections_and_the_crisis_share_is_restored_by_them():
+    batch = filled(5_000).sample_batch(2_000)
+    assert batch["crisis"].mean() == pytest.approx(0.5, abs=0.05)
+    assert np.average(batch["crisis"], weights=batch["weights"]) == pytest.approx(0.1, abs=0.02)
+    squared = batch["weights"] ** 2
+    assert squared[batch["crisis"]].sum() / squared.sum() < 0.2  # theirs: 97 %
+
+
+def test_10_what_follows_a_row_is_what_followed_it():
+    batch = filled(5_000).sample_batch(500)
+    np.testing.assert_array_equal(batch["next_states"][:, 0], batch["states"][:, 0])
+    np.testing.assert_array_equal(batch["next_states"][:, 1], batch["states"][:, 1] + 1)
+    np.testing.assert_array_equal(batch["dones"], batch["states"][:, 1] == 49)
+
+
+def test_11_class_shares_do_not_drift_with_what_was_seen():
+    buffer = filled(5_000)
+    before = buffer.sampler.predicted_shares()
+    for _ in range(60):
+        buffer.sample_batch(100)
+    assert buffer.sampler.predicted_shares() == before
+
+
+def test_12_after_a_wrap_every_row_is_whole_and_of_the_newest():
+    batch = filled(1_000, episodes=500).sample_batch(800)
+    number, step = batch["states"].T
+    np.testing.assert_array_equal(batch["rewards"], 1000.0 * number + step)
+    np.testing.assert_array_equal(batch["actions"], step)
+    assert number.min() >= 478  # the last 21 episodes and the rows that fit beside them
+
+
+def test_13_a_label_is_believed_and_no_crisis_is_no_crisis():
+    judge = ExperienceAggregator()
+    said = {"state": [0.0], "action": 0, "reward": 0.0, "metadata": {"profile": "not in crisis"}}
+    assert judge.identify_event_type(said) == "regular_parent"
+    assert judge.identify_event_type({**said, "event_type": "crisis_parent"}) == "crisis_parent"
+
+
+def test_14_the_cost_of_a_batch_does_not_grow_with_the_buffer():
+    def cost(buffer: ExperienceBuffer) -> float:
+        times = []
+        for _ in range(15):
+            began = time.process_time()
+            buffer.sample_batch(256)
+            times.append(time.process_time() - began)
+        return min(times)
+
+    assert cost(filled(100_000)) < 10 * cost(filled(2_000)) + 1e-3
+
+
+def test_15_robust_strategies_are_found_by_code():
+    kinds = [WorldType.NORMAL_MARKET] * 40
+    draws = generator(0, Purpose.NOISE)
+    world = draws.normal(0.0, 3.0, 40)
+    results = {str(i): world + draws.normal(0.0, 0.5, 40) for i in range(5)}
+    assert detect_convergence_patterns({**results, "good": world + 1.0}, kinds).robust == ("good",)
