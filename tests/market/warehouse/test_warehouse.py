@@ -4,12 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
-import signal
-import subprocess
-import sys
-import textwrap
-import time
 from pathlib import Path
 
 import numpy as np
@@ -17,9 +11,7 @@ import pytest
 
 from parallel_agents.errors import ConfigError, ContractError, CorruptCheckpoint, RunError
 from parallel_agents.market.montecarlo import EpisodeSetting, MonteCarloSimulator, Strategy
-from parallel_agents.market.warehouse import Stream, Warehouse, batch_tables
-
-ROOT = Path(__file__).parents[3]
+from parallel_agents.market.warehouse import Stream, Warehouse, batch_tables, parquet
 
 
 @pytest.fixture(scope="module")
@@ -110,36 +102,45 @@ def test_a_sink_that_stays_dead_is_told_of_and_what_it_lacks_is_kept(batches, tm
     assert stream.pending() == ["batch-0"]
 
 
-def test_a_writer_killed_at_any_moment_leaves_whole_batches(batches, tmp_path):
-    """A process that writes batch after batch is killed; a second one goes on; every batch is there once."""
-    script = textwrap.dedent("""
-        import sys
-        import pyarrow as pa
-        from parallel_agents.market.warehouse import Warehouse
-        store = Warehouse(sys.argv[1])
-        for number in range(40):
-            name = f"batch-{number:03d}"
-            if not store.has(name):
-                tables = {t: pa.table({"batch": [name] * 50, "x": list(range(50))}) for t in ("episodes", "steps")}
-                store.put(name, tables)
-                print(name, flush=True)
-    """)
-    command = [sys.executable, "-c", script, str(tmp_path)]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment) as process:
-        for _ in range(3):
-            process.stdout.readline()
-        time.sleep(0.01)
-        process.send_signal(signal.SIGKILL)
-        process.wait(30)
-    before = Warehouse(tmp_path).batches()
-    assert 3 <= len(before) < 40
-    subprocess.run(command, env=environment, check=True, timeout=60, stdout=subprocess.DEVNULL)
-    store = Warehouse(tmp_path)
-    found = store.query("SELECT count(*) AS n, count(DISTINCT batch) AS b FROM steps")
-    assert (int(found["n"][0]), int(found["b"][0])) == (2000, 40)
-    assert store.verify() == 2000
-    assert not list(tmp_path.rglob("*.unfinished"))
+def put_all(store: Warehouse, tables) -> None:
+    for name, own in tables.items():
+        if not store.has(name):
+            store.put(name, own)
+
+
+def test_a_writer_that_dies_at_any_moment_leaves_whole_batches(batches, tmp_path, monkeypatch):
+    """Whichever write it dies at, before or after the bytes are in place: a second writer goes on, each batch is there once."""
+    tables = {name: batch_tables(name, batches[number]) for number, name in enumerate(("one", "two"))}
+    real = parquet.write_atomically
+
+    def dying(at: int, after: bool):
+        calls = []
+
+        def write(path, chunks):
+            calls.append(path)
+            if len(calls) == at and not after:
+                path.with_name(f".{path.name}.0.unfinished").write_bytes(b"half")
+                raise KeyboardInterrupt
+            real(path, chunks)
+            if len(calls) == at:
+                raise KeyboardInterrupt
+
+        return write
+
+    for moment in range(1, 7):
+        for after in (False, True):
+            folder = tmp_path / f"{moment}-{after}"
+            store = Warehouse(folder)
+            monkeypatch.setattr(parquet, "write_atomically", dying(moment, after))
+            with pytest.raises(KeyboardInterrupt):
+                put_all(store, tables)
+            monkeypatch.setattr(parquet, "write_atomically", real)
+            second = Warehouse(folder)
+            assert len(second.batches()) == (moment - (not after)) // 3
+            put_all(second, tables)
+            assert totals(second)[:2] == (10, 2)
+            assert second.verify() == 60
+            assert not list(folder.rglob("*.unfinished"))
 
 
 def test_unfinished_and_damaged_batches_are_not_believed(batches, tmp_path):

@@ -1,0 +1,111 @@
+"""What learning over many worlds brings: long, hence not part of `benchmarks.run`.
+
+    python -m benchmarks.market_learning worlds       100 worlds against one, on unseen worlds and an unseen type
+    python -m benchmarks.market_learning time         the same, and seconds until as good as the single-world agent
+    python -m benchmarks.market_learning importance   crisis parents sought in every batch against drawn as they come
+    python -m benchmarks.market_learning focus        learning that starts from robust strategies against from nothing
+
+Ten paired seeds each; prints one JSON object per figure.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+
+import numpy as np
+
+from parallel_agents.market.compare import Paired, WorldsStudy, compare_importance, compare_wall_time, compare_worlds
+from parallel_agents.market.discovery import Patterns
+from parallel_agents.market.importance import PolicyDoor
+from parallel_agents.market.montecarlo import (
+    EpisodeSetting,
+    Focus,
+    MonteCarloSimulator,
+    MonteCarloTrainingConfig,
+    MonteCarloTrainingOrchestrator,
+    constant_strategies,
+    detect_convergence_patterns,
+    play_strategies,
+)
+from parallel_agents.market.source import sample_patterns
+from parallel_agents.market.worlds import WorldType
+from parallel_agents.models import DQN
+
+WORLDS, STEPS = 30, 20
+
+
+def tell(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+def setting(seed: int = 0) -> EpisodeSetting:
+    return EpisodeSetting(steps=STEPS, auctions_per_step=50.0, threads=1, seed=seed)
+
+
+def curve(patterns: Patterns, unseen: MonteCarloSimulator, focus: Focus | None, seed: int) -> list[float]:
+    """Profit over budget in unseen worlds after 3, 6 and 9 steps of training."""
+    config = MonteCarloTrainingConfig(
+        n_worlds=WORLDS,
+        max_concurrent_worlds=WORLDS,
+        batch_size=WORLDS,
+        updates_per_step=10,
+        update_rows=128,
+        importance_sampling_ratio=0.0,
+        experience_buffer_size=20_000,
+        seed=seed,
+    )
+    trainer = MonteCarloTrainingOrchestrator(config, patterns=patterns, setting=setting(seed))
+    world = trainer.simulator.world(0)
+    model = DQN((len(world.names),), world.space, hidden=(32,), lr=2e-3, gamma=0.98, epsilon_epochs=8)
+    model.place(seed=seed, agent=0, worlds=1)
+    door, scores = PolicyDoor(model), []
+    for steps in (3, 6, 9):
+        asyncio.run(trainer.train_agent_with_monte_carlo(door, steps, focus=focus))
+        model.set_epsilon(0.0)
+        unseen.episodes = 0
+        scores.append(float(np.mean([e.total_reward for e in asyncio.run(unseen.run_episode_batch(model))])))
+        model.restore_exploration(None)
+    trainer.simulator.close()
+    return scores
+
+
+def compare_focus(patterns: Patterns, seeds: int = 10) -> Paired:
+    """Mean over the learning curve, with robust strategies in half of the worlds at first, and without."""
+    with MonteCarloSimulator(60, None, 60, 1000, patterns=patterns, setting=setting(), seed=777) as simulator:
+        strategies = constant_strategies(setting().levels, simulator.worlds[0].creatives)
+        results = asyncio.run(play_strategies(simulator, strategies, laps=3))
+    robust = detect_convergence_patterns(results.returns, results.kinds).robust
+    tell(f"robust strategies: {', '.join(robust) or 'none'}")
+    focus = Focus([strategies[name] for name in robust[:4]], share=0.5, laps=8)
+    scores: dict[str, list[float]] = {"focused": [], "plain": []}
+    with MonteCarloSimulator(60, None, 60, 1000, patterns=patterns, setting=setting(), seed=2**40) as unseen:
+        for seed in range(seeds):
+            for way, how in (("focused", focus), ("plain", None)):
+                scores[way].append(float(np.mean(curve(patterns, unseen, how, seed))))
+            tell(f"focus: seed {seed + 1} of {seeds}")
+    return Paired(
+        "mean of the learning curve", ("focused", "plain"), (np.array(scores["focused"]), np.array(scores["plain"]))
+    )
+
+
+def main(what: str) -> None:
+    patterns = sample_patterns()
+    study = WorldsStudy(patterns, held_out=WorldType.HIGH_COMPETITION)
+    if what in ("worlds", "time"):
+        found = compare_worlds(study, tell)
+        if what == "time":
+            found.append(compare_wall_time(study, found[0].values[1].tolist(), tell))
+    elif what == "importance":
+        found = compare_importance(patterns, tell=tell)
+    elif what == "focus":
+        found = [compare_focus(patterns)]
+    else:
+        raise SystemExit(__doc__)
+    for one in found:
+        print(json.dumps(one.as_dict()), flush=True)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:2] or [""])
