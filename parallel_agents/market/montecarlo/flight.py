@@ -54,6 +54,7 @@ class Flight:
             seed=setting.seed,
         )
         self._usual = np.exp(self.market.parameters.usual_bid)
+        self._contexts = [world_context(world) for world in self.worlds]
         self.form = action_form(
             setting.actions, setting.levels, campaigns=self.market.campaigns, creatives=self.market.creatives
         )
@@ -91,7 +92,7 @@ class Flight:
                 world=world.index,
                 kind=world.kind,
                 lap=lap,
-                context=world_context(world),
+                context=self._contexts[w],
                 states=np.ascontiguousarray(states[:, w]),
                 actions=np.ascontiguousarray(actions[:, w]),
                 cost=float(told["cost"][0, w]),
