@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from parallel_agents.errors import CorruptCheckpoint
 from parallel_agents.runtime.crew import Crew
 from parallel_agents.types import Array, Weights
 
@@ -60,5 +61,5 @@ class Best:
         for index, stack in enumerate(self._crew.stacks if self.epochs else ()):
             rows = torch.from_numpy(arrays[f"{index}.best"].copy()).to(stack.device)
             if rows.shape != stack.acting_rows.shape or rows.dtype != stack.acting_rows.dtype:
-                raise ValueError(f"best weights of shape {tuple(rows.shape)} do not fit {len(stack)} agents")
+                raise CorruptCheckpoint(f"best weights of shape {tuple(rows.shape)} do not fit {len(stack)} agents")
             self._rows.append(rows)
