@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import pytest
 
 from parallel_agents.cli.target import load_target
@@ -30,17 +29,3 @@ def test_independent_learners_over_harvest_the_commons() -> None:
         fell = social.sustainability(trained.rewards).mean() / social.sustainability(chance.rewards).mean()
         assert fell < 0.6
         assert trained.rewards[:20].sum() > 2 * chance.rewards[:20].sum(), "they have learnt to pick"
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(1800)
-def test_independent_learners_do_not_clean_the_river() -> None:
-    """Hughes et al. (2018): nobody cleans for the others, so that apples are found early only."""
-    found = judged("cleanup", epochs=60)
-    late = [trained.rewards[50:].sum() / max(1e-9, trained.rewards.sum()) for trained, _ in found]
-    assert np.mean(late) < 0.3
-    falls = [
-        social.sustainability(trained.rewards).mean() < social.sustainability(chance.rewards).mean()
-        for trained, chance in found
-    ]
-    assert all(falls)
