@@ -8,6 +8,7 @@ importance   crisis parents sought in every batch, against drawn as they come: v
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -43,6 +44,7 @@ PPO_MODEL: Mapping[str, Any] = {
     "gae_lambda": 0.8,
     "entropy": 0.001,
 }
+_PATIENCE = 15.0  # times the seconds of the quick way
 _EVALUATION = 2**40  # seeds of evaluation worlds, which no training has
 
 
@@ -131,7 +133,8 @@ def compare_wall_time(study: WorldsStudy, level: Sequence[float], tell: Tell = l
     """Seconds of training until an agent is as good as `level` (one per seed) on unseen worlds.
 
     All worlds at once, against one world after another with the same number of transitions at most. Evaluations, after
-    every tenth of the training, are not counted; a training that never gets there counts with all its seconds.
+    every tenth of the training, are not counted; a training that never gets there counts with all its seconds, and the
+    slow one is given up after 15 times the seconds of the quick one.
     """
     seconds: dict[str, list[float]] = {}
     for way, columns in (("at once", study.worlds), ("one after another", 1)):
@@ -139,20 +142,21 @@ def compare_wall_time(study: WorldsStudy, level: Sequence[float], tell: Tell = l
         seconds[way] = []
         for seed in range(study.seeds):
             one = study.environment(worlds=columns, pool=study.worlds, epochs=epochs, seeds=1, seed=seed)
-            taken = _until(study, one, epochs, level[seed])
+            limit = _PATIENCE * seconds["at once"][seed] if columns == 1 else math.inf
+            taken = _until(study, one, epochs, level[seed], limit)
             seconds[way].append(taken)
             tell(f"{way}: seed {seed} took {taken:.1f} s")
     slow, quick = "one after another", "at once"
     return Paired("seconds", (slow, quick), (np.array(seconds[slow]), np.array(seconds[quick])))
 
 
-def _until(study: WorldsStudy, environment: MarketEnvironment, epochs: int, level: float) -> float:
+def _until(study: WorldsStudy, environment: MarketEnvironment, epochs: int, level: float, limit: float) -> float:
     taken = 0.0
     for part in range(1, 11):
         began = time.perf_counter()
         environment.run_experiment(max(1, epochs * part // 10))
         taken += time.perf_counter() - began
-        if study.score(environment) >= level:
+        if taken > limit or study.score(environment) >= level:
             break
     return taken
 
