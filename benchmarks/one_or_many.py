@@ -62,6 +62,7 @@ def noise(worlds: int) -> float:
     for epoch in range(1, BATCHES + 1):
         run.loop.run_epoch(epoch)
         snapshot = stack.snapshot(epoch)
+        stack.publish(epoch, stack.state)  # the same weights under the next number: nothing has been learnt
         valid = snapshot["valid"][0]
         discounted = np.zeros(snapshot["rewards"].shape[2])
         sums = np.zeros(snapshot["rewards"][0].shape, np.float32)
