@@ -12,6 +12,7 @@ from parallel_agents.adapters.processes import ProcessWorlds
 from parallel_agents.adapters.worlds import Episode, Make, Worlds
 from parallel_agents.environment import Agent, ParallelEnvironment
 from parallel_agents.errors import ConfigError, ContractError
+from parallel_agents.runtime.supervision import Watched
 from parallel_agents.seeding import Purpose, generator
 from parallel_agents.types import Array
 
@@ -65,6 +66,10 @@ class ForeignEnvironment(ParallelEnvironment):
 
     def close(self) -> None:
         self.worlds.close()
+
+    def members(self) -> list[Watched]:
+        """Worker processes of the worlds, for whoever watches over a run."""
+        return self.worlds.members()
 
     # -- the loop's hooks --------------------------------------------------------------------------------------
 

@@ -20,6 +20,7 @@ from parallel_agents.adapters.guests import Board, Guest
 from parallel_agents.adapters.worlds import Episode, Make, Worlds
 from parallel_agents.errors import RunError, ShapeError, WorldError
 from parallel_agents.runtime.heartbeat import Heart
+from parallel_agents.runtime.supervision import Watched
 from parallel_agents.runtime.workers import Worker, close_all
 from parallel_agents.types import Array
 
@@ -81,6 +82,9 @@ class ProcessWorlds(Worlds):
     def _wait_for(self, worker: Worker) -> None:
         if not worker.ready(START):
             raise WorldError(f"{worker} did not start within {START:g} s: is the machine busy?")
+
+    def members(self) -> list[Watched]:
+        return [Watched.process(worker, limit=self._deadline) for worker in self._workers]
 
     def close(self) -> None:
         """End every process; may be called twice."""

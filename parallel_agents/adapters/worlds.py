@@ -13,6 +13,7 @@ import numpy as np
 
 from parallel_agents.adapters.guests import Board, Guest
 from parallel_agents.errors import ParallelAgentsError, ShapeError, WorldError
+from parallel_agents.runtime.supervision import Watched
 from parallel_agents.seeding import Purpose, generator
 from parallel_agents.types import Array
 
@@ -77,6 +78,10 @@ class Worlds:
             for action in episode.actions:
                 self.board["actions"][world] = action
                 self.advance([world])
+
+    def members(self) -> list[Watched]:
+        """Worker processes, for whoever watches over a run."""
+        return []
 
     def close(self) -> None:
         """Give back what the worlds hold."""

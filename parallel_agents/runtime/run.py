@@ -220,11 +220,13 @@ class Run:
         limit = self.config.parallel.world_deadline + 1.0  # a slow model runs into its own deadline first
         if self._first_turn:
             limit *= 10.0  # that is where worlds are compiled
+        name = type(self.environments[0]).__name__
+        turns = Watched(name, self.loop.heart, self._at_turn, conducts=True, limit=limit)
+        worlds = [member for env in self.environments for member in env.members()]
         return [
-            Watched(type(self.environments[0]).__name__, self.loop.heart, self._at_turn, conducts=True, limit=limit),
+            *(worlds or [turns]),  # worlds in processes have deadlines of their own, and time to be replaced
             Watched("models that train by themselves", self._own_training, _at_round, conducts=True),
             *self.rounds.members(),
-            *(member for env in self.environments for member in env.members()),
         ]
 
     @property
