@@ -14,7 +14,7 @@ from parallel_agents.errors import ConfigError
 from parallel_agents.learning import IQNLearner
 from parallel_agents.models.base import Model
 from parallel_agents.models.door import replay_update
-from parallel_agents.models.dqn import ReplayBlueprint, ReplayOptions, replay, replay_hyper
+from parallel_agents.models.replay import ReplayBlueprint, ReplayOptions, replay, replay_hyper
 from parallel_agents.networks import QuantileNetwork
 
 __all__ = ["IQN", "IQNBlueprint", "IQNOptions"]
