@@ -40,10 +40,13 @@ class Sampler(SilentListener):
         self.run, self.began, self.length = run, time.monotonic(), 60.0 * minutes
         self.samples: list[tuple[float, int, int, int]] = []
         self._next = 0.0
+        self.used: set[str] = set()
+        """Backends that really computed the rounds: on a starved machine processes may not start in time."""
 
     def on_epoch(self, stats: Any) -> None:
         now = time.monotonic() - self.began
         if now >= self._next:
+            self.used.add(self.run.rounds.backend)
             pids = family()
             files = sum(len(os.listdir(f"/proc/{pid}/fd")) for pid in pids)
             self.samples.append((now, sum(map(resident, pids)), files, len(os.listdir("/dev/shm"))))
@@ -63,6 +66,7 @@ def soak(minutes: float, backend: str, folder: Path) -> dict[str, Any]:
     later = [sample for sample in sampler.samples if sample[0] > WARM_UP * sampler.length]
     assert len(later) > 1, f"only {len(sampler.samples)} samples: too short, or the machine too busy"
     first, rest = later[0], later[1:]
+    assert sampler.used == {backend}, f"{backend} was wanted, the rounds were computed by {sampler.used}"
     return {
         "backend": backend,
         "minutes": minutes,
