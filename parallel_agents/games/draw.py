@@ -68,7 +68,7 @@ _LIGHT = (230, 232, 238)
 def scores(earned: NDArray[Any], width: int) -> Bytes:
     """(rows, at least width, 3) each agent's colour and what it has earned, in as many lines as are needed.
 
-    >>> scores(np.array([3.5, -1.0]), 120).shape
+    >>> scores(np.array([3.5]), 120).shape
     (16, 120, 3)
     """
     place = _SWATCH + (4 * _SIGNS + 4) * _DOT
