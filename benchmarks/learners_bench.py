@@ -41,7 +41,7 @@ class Learner:
     """Learns from sampled batches; otherwise from whole trajectories."""
 
 
-ROLLOUT = {"worlds": 8, "rollout": 32, "passes": 1, "minibatches": 4}
+ROLLOUT = {"worlds": 8, "rollout": 32, "passes": 2, "minibatches": 4}
 LEARNERS = {
     "dqn": Learner(
         lambda inputs, units: DQN((inputs,), ACTIONS, hidden=(units, units)),
@@ -56,7 +56,7 @@ LEARNERS = {
     "ppo": Learner(
         lambda inputs, units: PPO((inputs,), ACTIONS, hidden=(units, units), **ROLLOUT),
         lambda inputs, units: PlainPPO(inputs, (units, units), ACTIONS),
-        updates=ROLLOUT["minibatches"],
+        updates=8,
         replays=False,
     ),
 }

@@ -147,8 +147,8 @@ class PlainPPO:
             self.value(seen).numpy()
             return np.asarray(action.numpy())
 
-    def learn(self, columns: Mapping[str, Array], minibatches: int) -> None:
-        """One pass over (T, W) columns."""
+    def learn(self, columns: Mapping[str, Array], updates: int) -> None:
+        """So many updates from (T, W) columns, four in a pass."""
         valid = np.flatnonzero(columns["valid"])
         names = ("rewards", "value", "terminated", "truncated", "valid", "follow")
         rise = advantages(*(columns[name][None] for name in names), np.array([0.99]), np.array([0.95]))[0]
@@ -157,8 +157,10 @@ class PlainPPO:
         data: dict[str, Any] = {name: columns[name] for name in ("observations", "actions", "log_prob")}
         flat = {name: torch.from_numpy(column.reshape(rise.size, -1)) for name, column in data.items()}
         flat |= {"rise": torch.from_numpy(rise.reshape(-1)), "goals": torch.from_numpy(goals.reshape(-1))}
-        for part in np.array_split(np.random.default_rng(0).permutation(valid), minibatches):
-            self._step({name: column[torch.from_numpy(part)] for name, column in flat.items()})
+        draws = np.random.default_rng(0)
+        for _ in range(updates // 4):
+            for part in np.array_split(draws.permutation(valid), 4):
+                self._step({name: column[torch.from_numpy(part)] for name, column in flat.items()})
 
     def _step(self, batch: Batch) -> None:
         logs = torch.log_softmax(self.policy(batch["observations"]), -1)

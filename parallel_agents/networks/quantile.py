@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 
 import numpy as np
 import torch
@@ -96,27 +95,45 @@ class QuantileNetwork:
 
     def forward(self, parameters: Sequence[Tensor], inputs: Tensor) -> Tensor:
         """(N, R, inputs) -> (N, R, outputs): means over evenly spaced quantiles, without noise."""
-        count = self.acting_quantiles
-        middles = (torch.arange(count, device=inputs.device) + 0.5) / count
-        quantiles = middles.expand(inputs.shape[0], inputs.shape[1], count)
-        return self.quantiles(parameters, inputs, quantiles, None).mean(2)
+        own = self._named(parameters)
+        return self._values(own, inputs, self._evenly(own), None).mean(2)
 
     def acting(self, rows: Tensor) -> Callable[[Tensor], Tensor]:
-        """`forward` with these rows."""
-        return partial(self.forward, self.bind(rows))
+        """`forward` with these rows; the quantiles are always the same, so they are embedded once."""
+        own = self._named(self.bind(rows))
+        evenly = self._evenly(own)
+        return lambda inputs: self._values(own, inputs, evenly, None).mean(2)
 
     def quantiles(
         self, parameters: Sequence[Tensor], inputs: Tensor, quantiles: Tensor, noise: Tensor | None
     ) -> Tensor:
         """inputs (N, R, in), quantiles (N, R, K), noise (N, noise_size) -> (N, R, K, outputs)."""
-        own = dict(zip(self.layout.names, parameters, strict=True))
+        own = self._named(parameters)
+        return self._values(own, inputs, self._embedded(own, quantiles), noise)
+
+    def _named(self, parameters: Sequence[Tensor]) -> dict[str, Tensor]:
+        return dict(zip(self.layout.names, parameters, strict=True))
+
+    def _evenly(self, own: dict[str, Tensor]) -> Tensor:
+        """(N, 1, K, layer): the quantiles that acting uses, embedded; the same for every row."""
+        weight, count = own["seen.weight"], self.acting_quantiles
+        middles = (torch.arange(count, device=weight.device) + 0.5) / count
+        return self._embedded(own, middles.expand(len(weight), 1, count))
+
+    def _embedded(self, own: dict[str, Tensor], quantiles: Tensor) -> Tensor:
+        """(N, R, K) -> (N, R, K, layer)"""
         agents, rows, count = quantiles.shape
-        x = torch.nn.functional.pad(inputs, (0, width(self.inputs) - self.inputs))
-        seen = linear(x, own["seen.weight"], own["seen.bias"]).relu_()
-        steps = torch.arange(1, COSINES + 1, device=inputs.device) * math.pi
+        steps = torch.arange(1, COSINES + 1, device=quantiles.device) * math.pi
         waves = torch.cos(quantiles.reshape(agents, rows * count, 1) * steps)
         embedded = linear(waves, own["cosines.weight"], own["cosines.bias"]).relu_()
-        joined = (seen[:, :, None] * embedded.reshape(agents, rows, count, -1)).reshape(agents, rows * count, -1)
+        return embedded.reshape(agents, rows, count, -1)
+
+    def _values(self, own: dict[str, Tensor], inputs: Tensor, embedded: Tensor, noise: Tensor | None) -> Tensor:
+        """inputs (N, R, in), embedded (N, R or 1, K, layer) -> (N, R, K, outputs)."""
+        (agents, rows, _), count = inputs.shape, embedded.shape[2]
+        x = torch.nn.functional.pad(inputs, (0, width(self.inputs) - self.inputs))
+        seen = linear(x, own["seen.weight"], own["seen.bias"]).relu_()
+        joined = (seen[:, :, None] * embedded).reshape(agents, rows * count, -1)
         parts = self._noise_parts(noise)
         hidden = linear(joined, *_noisy(own, "joined", parts)).relu_()
         head = linear(hidden, *_noisy(own, "head", parts)).reshape(agents, rows, count, -1)

@@ -25,7 +25,7 @@ def returns(algorithm: str, epochs: int = 80) -> tuple[int, Any]:
             "experiment": {"epochs": epochs, "max_turns": 50, "worlds": 8, "seeds": SEEDS},
             "world": {"agents": 2},
             "model": {**ALGORITHMS[algorithm], "epsilon_epochs": epochs // 2, "buffer_size": 40_000},
-            "parallel": {"train_interval": 1},
+            "parallel": {"train_interval": 1, "backend": "inline"},
         }
     )
     updates = game.run_experiment()["updates"]
