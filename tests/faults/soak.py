@@ -60,6 +60,7 @@ def soak(minutes: float, backend: str, folder: Path) -> dict[str, Any]:
     flags = {"backend": backend, "num_workers": 1, "train_interval": 1}
     game = Line(config=tiny(experiment={"worlds": 2, "max_turns": 20}, parallel=flags, model={"buffer_size": 2000}))
     sampler = Sampler(minutes, game.prepare())
+    folder.mkdir(parents=True, exist_ok=True)
     writer = MetricsWriter(folder / f"{backend}.jsonl", max_bytes=200_000)
     with contextlib.suppress(Interrupted):  # which is how the sampler ends it
         game.run_experiment(10**9, listeners=[sampler, writer])
