@@ -10,6 +10,7 @@ import importlib
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 HERE = Path(__file__).parent
 
@@ -17,13 +18,16 @@ HERE = Path(__file__).parent
 def main(wanted: list[str]) -> None:
     names = sorted(path.stem for path in HERE.glob("*_bench.py"))
     chosen = [name for name in names if not wanted or name.removesuffix("_bench") in wanted]
-    rows = []
+    target = HERE / "results" / "latest.json"
+    rows: list[dict[str, Any]] = []
     for name in chosen:
         for line in importlib.import_module(f"benchmarks.{name}").rows():
             goal = "" if line["goal"] is None else f"  (goal {line['goal']})"
             print(f"{line['ratio']:>10.2f} {line['unit']:<16} {line['name']}{goal}", flush=True)
             rows.append(line)
-    target = HERE / "results" / "latest.json"
+    if wanted and target.exists():  # those of other benchmarks stay as they were measured
+        fresh = {line["name"] for line in rows}
+        rows = [line for line in json.loads(target.read_text()) if line["name"] not in fresh] + rows
     target.parent.mkdir(exist_ok=True)
     target.write_text(json.dumps(rows, indent=1) + "\n")
     print(f"written to {target}")

@@ -15,7 +15,7 @@ from parallel_agents.errors import CorruptCheckpoint
 from parallel_agents.memory import PRIORITY, Ring
 from parallel_agents.types import Array
 
-__all__ = ["Segments", "columns", "read_ring"]
+__all__ = ["Segments", "columns", "narrowed", "read_ring"]
 
 
 class Segments:
@@ -39,7 +39,7 @@ class Segments:
         arrays: dict[str, Array] = {"first": first, "end": ring.pos.copy()}
         places = [np.arange(a, b) % ring.valid.shape[1] for a, b in zip(first, ring.pos, strict=True)]
         for name, column in columns(ring).items():
-            arrays[f"row.{name}"] = _picked(column, places)
+            arrays[f"row.{name}"] = narrowed(_picked(column, places))
         return arrays | {f"counter.{name}": getattr(ring, name).copy() for name in Ring.COUNTERS}
 
     def written(self, name: str, ring: Ring) -> None:
@@ -91,6 +91,19 @@ def _picked(column: Array, places: Sequence[Array]) -> Array:
         np.take(column[n], own, axis=0, out=picked[at : at + len(own)], mode="clip")
         at += len(own)
     return picked
+
+
+def narrowed(column: Array) -> Array:
+    """The same numbers in one byte each, where every one of them is a whole number up to 255 and nothing is lost.
+
+    One-hot observations, actions and ages usually are; a checkpoint then writes and hashes a quarter or less.
+    """
+    if column.dtype == np.bool_ or not column.size:
+        return column
+    with np.errstate(invalid="ignore"):  # what does not fit is found by looking back
+        small = column.astype(np.uint8)
+    bits = f"i{column.dtype.itemsize}"  # as bits, so that -0.0 is not 0.0
+    return small if np.array_equal(small.astype(column.dtype).view(bits), column.view(bits)) else column
 
 
 def _list_starts(ring: Ring, n: int) -> None:
