@@ -16,6 +16,7 @@ from parallel_agents.learning import DQNLearner, RecurrentDQNLearner
 from parallel_agents.memory import Ring, RingShape, gather_sequences
 from parallel_agents.models.base import Model
 from parallel_agents.models.door import replay_update
+from parallel_agents.models.options import in_units
 from parallel_agents.models.replay import ReplayBlueprint, ReplayOptions, replay, replay_hyper
 from parallel_agents.models.shapes import NetworkOptions, own_architecture, value_network
 from parallel_agents.networks import Architecture, Factory, ModuleNetwork
@@ -77,7 +78,9 @@ class DQNBlueprint(ReplayBlueprint):
 
     def learner(self, *, device: str = "cpu", updates: int | None = None) -> Any:
         kind = RecurrentDQNLearner if self.sequence else DQNLearner
-        return self.in_units(kind(self.network, updates or self.updates, self.batch, self.double, device))
+        return in_units(
+            kind(self.network, updates or self.updates, self.batch, self.double, device), self.inputs, self.normalise
+        )
 
     def _gather(self, ring: Ring, serials: Array, gammas: Array) -> dict[str, Array]:
         if not self.sequence:

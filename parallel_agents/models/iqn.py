@@ -14,6 +14,7 @@ from parallel_agents.errors import ConfigError
 from parallel_agents.learning import IQNLearner
 from parallel_agents.models.base import Model
 from parallel_agents.models.door import replay_update
+from parallel_agents.models.options import in_units
 from parallel_agents.models.replay import ReplayBlueprint, ReplayOptions, replay, replay_hyper
 from parallel_agents.networks import QuantileNetwork
 
@@ -59,7 +60,7 @@ class IQNBlueprint(ReplayBlueprint):
     def learner(self, *, device: str = "cpu", updates: int | None = None) -> Any:
         count = updates or self.updates
         learner = IQNLearner(self.network, count, self.batch, self.double, device, quantiles=self.quantiles)
-        return self.in_units(learner)
+        return in_units(learner, self.inputs, self.normalise)
 
 
 class IQN(Model):

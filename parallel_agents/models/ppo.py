@@ -14,11 +14,11 @@ from numpy.typing import ArrayLike
 from parallel_agents.acting import discrete, gaussian, greedy, squash
 from parallel_agents.config import build_section
 from parallel_agents.errors import ConfigError, ContractError, RunError
-from parallel_agents.learning import Normalising, PPOLearner
+from parallel_agents.learning import PPOLearner
 from parallel_agents.memory import EVENT_COLUMNS, EventWeighting, Ring, RingShape, draw_classed
 from parallel_agents.models.base import DIRECT, Model
 from parallel_agents.models.door import trajectory, update
-from parallel_agents.models.rates import Schedule, check_learning_rate, learning_rate
+from parallel_agents.models.options import LearnerOptions, in_units
 from parallel_agents.models.shapes import NetworkOptions, own_architecture, policy_network
 from parallel_agents.networks import (
     Architecture,
@@ -36,15 +36,10 @@ __all__ = ["PPO", "PPOBlueprint", "PPOOptions"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class PPOOptions(NetworkOptions):
+class PPOOptions(NetworkOptions, LearnerOptions):
     """The `model` section for `algorithm = "ppo"`; hidden layers are those of the policy and of the value alike."""
 
     lr: float = 3e-4
-    lr_final: float | None = None
-    """Learning rate after `lr_updates` updates; None: constant."""
-    lr_updates: int = 0
-    lr_schedule: Schedule = "linear"
-    """How the learning rate goes from `lr` to `lr_final`."""
     gamma: float = 0.99
     gae_lambda: float = 0.95
     passes: int = 4
@@ -61,19 +56,10 @@ class PPOOptions(NetworkOptions):
     """Stop an agent's round once it has moved so far from its start; 0: never."""
     clip: float = 0.5
     """Largest norm of an agent's gradient."""
-    training_priority: int = 0
-    """Agents with a higher one are trained, and published, before the others."""
-    normalise_observations: bool = False
-    """See observations in units of their mean and deviation so far."""
-    normalise_rewards: bool = False
-    """Count rewards in units of the deviation of returns so far."""
-
-    importance: dict[str, Any] | None = None
-    """Draw minibatches by event class, with corrections: the options of `EventWeighting`, {} for its defaults; None:
-    every sample once a pass."""
 
     def __post_init__(self) -> None:
-        super().__post_init__()
+        NetworkOptions.__post_init__(self)
+        LearnerOptions.__post_init__(self)
         if self.recurrent and self.importance is not None:
             raise ConfigError(
                 "model.importance and model.recurrent are both given: a recurrent network learns from sequences, not "
@@ -85,13 +71,11 @@ class PPOOptions(NetworkOptions):
         for name in ("gamma", "gae_lambda"):
             if not 0.0 <= getattr(self, name) <= 1.0:
                 raise ConfigError(f"model.{name} is {getattr(self, name)}: give a number from 0 to 1")
-        for name in ("lr", "clip", "ratio_clip"):
-            if not 0.0 < getattr(self, name) < math.inf:
-                raise ConfigError(f"model.{name} is {getattr(self, name)}: give a number above 0")
+        if not 0.0 < self.ratio_clip < math.inf:
+            raise ConfigError(f"model.ratio_clip is {self.ratio_clip}: give a number above 0")
         for name in ("value_clip", "value_weight", "entropy", "target_kl"):
             if not 0.0 <= getattr(self, name) < math.inf:
                 raise ConfigError(f"model.{name} is {getattr(self, name)}: give a number of at least 0")
-        check_learning_rate(self)
 
 
 @dataclass(frozen=True)
@@ -190,7 +174,7 @@ class PPOBlueprint:
     def learner(self, *, device: str = "cpu", updates: int | None = None) -> Any:
         learner = PPOLearner(self.network, self.passes, self.minibatches, self._batch, device, max(1, self.sequence))
         inputs = math.prod(self.observation)
-        return Normalising(learner, inputs, *self.normalise) if any(self.normalise) else learner
+        return in_units(learner, inputs, self.normalise)
 
     def choose(
         self, outputs: Array, draws: Array, exploration: Array, masks: Array | None
@@ -341,7 +325,7 @@ class PPO(Model):
             rollout=rollout,
             epochs=epochs,
             training_priority=chosen.training_priority,
-            normalise=(chosen.normalise_observations, chosen.normalise_rewards),
+            normalise=chosen.units,
             importance=chosen.importance is not None,
             convolutional=chosen.convolutional,
             sequence=chosen.sequence if chosen.recurrent else 0,
@@ -392,4 +376,4 @@ def _hyper(options: PPOOptions) -> dict[str, Any]:
     own: dict[str, Any] = {name: float(getattr(options, name)) for name in names}
     if options.importance is not None:
         own["importance"] = build_section(EventWeighting, options.importance, "model.importance")
-    return {**own, **learning_rate(options), "lambda": options.gae_lambda}
+    return {**own, **options.rates, "lambda": options.gae_lambda}

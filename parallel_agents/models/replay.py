@@ -12,7 +12,7 @@ import numpy as np
 from parallel_agents.acting import EPSILON_SLOTS, epsilon_greedy
 from parallel_agents.config import build_section
 from parallel_agents.errors import ConfigError
-from parallel_agents.learning import SHAPES, Normalising, scheduled
+from parallel_agents.learning import SHAPES, scheduled
 from parallel_agents.memory import (
     EVENT_COLUMNS,
     PRIORITY_COLUMNS,
@@ -23,7 +23,7 @@ from parallel_agents.memory import (
     draw_rows,
 )
 from parallel_agents.models.base import DIRECT
-from parallel_agents.models.rates import Schedule, check_learning_rate, learning_rate
+from parallel_agents.models.options import LearnerOptions, Schedule
 from parallel_agents.seeding import Purpose, generator
 from parallel_agents.types import Array, Identity, Snapshot
 
@@ -31,17 +31,11 @@ __all__ = ["ReplayBlueprint", "ReplayOptions", "replay", "replay_hyper"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class ReplayOptions:
+class ReplayOptions(LearnerOptions):
     """What all learners from a replay buffer have in common in the `model` section."""
 
     double: bool = True
     """Let the online network choose the action whose value the target network gives."""
-    lr: float = 1e-3
-    lr_final: float | None = None
-    """Learning rate after `lr_updates` updates; None: constant."""
-    lr_updates: int = 0
-    lr_schedule: Schedule = "linear"
-    """How the learning rate goes from `lr` to `lr_final`."""
     gamma: float = 0.95
     n_step: int = 1
     n_frames: int = 1
@@ -50,8 +44,6 @@ class ReplayOptions:
     learning_starts: int = 200
     """Transitions an agent keeps before it is trained."""
     buffer_size: int = 10_000
-    clip: float = 10.0
-    """Largest norm of an agent's gradient."""
     tau: float = 0.01
     """How far the target network follows each update (soft)."""
     target_interval: int = 0
@@ -69,16 +61,9 @@ class ReplayOptions:
     priority_updates: int = 10_000
     batch_growth: int = 1
     """How many batches a step may join, at most, by the noise of the agent's own gradient; 1: one always."""
-    training_priority: int = 0
-    """Agents with a higher one are trained, and published, before the others."""
-    normalise_observations: bool = False
-    """See observations in units of their mean and deviation so far."""
-    normalise_rewards: bool = False
-    """Count rewards in units of the deviation of returns so far."""
-    importance: dict[str, Any] | None = None
-    """Draw by event class, with corrections: the options of `EventWeighting`, {} for its defaults; None: uniformly."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         for name in ("n_step", "n_frames", "batch_size", "updates_per_round", "buffer_size", "batch_growth"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"model.{name} is {getattr(self, name)}: give a whole number of at least 1")
@@ -92,10 +77,6 @@ class ReplayOptions:
             raise ConfigError(
                 "model.importance and model.priority_alpha are both given: draw by event class or by surprise, not both"
             )
-        for name in ("lr", "clip"):
-            if not 0.0 < getattr(self, name) < math.inf:
-                raise ConfigError(f"model.{name} is {getattr(self, name)}: give a number above 0")
-        check_learning_rate(self)
         if self.epsilon_schedule == "exponential" and not (self.epsilon > 0.0 and self.epsilon_final > 0.0):
             raise ConfigError("model.epsilon_schedule is 'exponential': epsilon and epsilon_final must be above 0")
 
@@ -145,10 +126,6 @@ class ReplayBlueprint:
         shape = (self.capacity, self.observation, self.worlds, self.n_frames)
         return RingShape(*shape, extras=extras, choices=choices)
 
-    def in_units(self, learner: Any) -> Any:
-        """The learner itself, or in units of what each agent has met."""
-        return Normalising(learner, self.inputs, *self.normalise) if any(self.normalise) else learner
-
     @property
     def state(self) -> int:
         return 0
@@ -182,7 +159,7 @@ class ReplayBlueprint:
         gammas = np.array([own["gamma"] for own in hyper])
         serials, weights = ring.serials(draws[:, 0]), {}
         if self.importance:
-            done = world - DIRECT if world else max(0, round_ - 1) * self.updates
+            done = self._done(round_, world)
             drawn = [
                 draw_rows(ring, row, own["importance"], draws[row], batch=self.batch, done=done)
                 for row, own in enumerate(hyper)
@@ -194,11 +171,15 @@ class ReplayBlueprint:
         columns = self._gather(ring, serials, gammas)
         return Snapshot(round_, {**columns, **weights, "ready": ring.sizes() >= max(1, self.learning_starts)})
 
+    def _done(self, round_: int, world: int) -> int:
+        """Updates before this round, or before this direct call of `train_step`."""
+        return world - DIRECT if world else max(0, round_ - 1) * self.updates
+
     def _by_priority(
         self, ring: Ring, hyper: Sequence[Mapping[str, Any]], draws: Array, round_: int, world: int
     ) -> tuple[Array, dict[str, Array]]:
         """Serials (N, S), and beside them corrections and the places that new priorities will go to."""
-        done = world - DIRECT if world else max(0, round_ - 1) * self.updates
+        done = self._done(round_, world)
         drawn = []
         for row, own in enumerate(hyper):
             risen = min(1.0, done / max(1.0, own["priority_updates"]))
@@ -251,7 +232,7 @@ def replay(options: Any, obs_shape: int | tuple[int, ...], n_actions: int, world
         "updates": options.updates_per_round,
         "learning_starts": options.learning_starts,
         "capacity": options.buffer_size,
-        "normalise": (options.normalise_observations, options.normalise_rewards),
+        "normalise": options.units,
         "importance": options.importance is not None,
         "prioritised": options.priority_alpha > 0,
         "training_priority": options.training_priority,
@@ -267,4 +248,4 @@ def replay_hyper(options: ReplayOptions) -> dict[str, Any]:
     own: dict[str, Any] = {name: float(getattr(options, name)) for name in names}
     if options.importance is not None:
         own["importance"] = build_section(EventWeighting, options.importance, "model.importance")
-    return {**own, **learning_rate(options), "epsilon_shape": float(SHAPES.index(options.epsilon_schedule))}
+    return {**own, **options.rates, "epsilon_shape": float(SHAPES.index(options.epsilon_schedule))}
