@@ -56,6 +56,7 @@ class Loop:
         self.returns = [np.zeros(shape) for shape in shapes]
         """(N, W) what each agent has earned in this epoch."""
         self.heart = self.environments[0].heart
+        self._masked = [env.masks_actions for env in self.environments]
         self._asked = 0
         """The environment that was asked last."""
 
@@ -137,7 +138,7 @@ class Loop:
             self.heart.beat(self.epoch, self.turn)
             able = env.can_act()
             able_now = alive[i] if able is None else alive[i] & able[i]
-            mask = _where_asked(env.action_mask_of(i), able_now) if env.masks_actions else None
+            mask = _where_asked(env.action_mask_of(i), able_now) if self._masked[k] else None
             self.crew.act_in_turn(seat, env.observe_agent(i), mask, acts, self.epoch, self.turn)
             acted[i] = able_now
             earned = env.apply_agent(i, self.crew.action_of(seat, acts))
@@ -197,7 +198,7 @@ class Loop:
 
     def _masks(self) -> list[list[Array | None] | None]:
         """Per environment and agent what it may do, (W, A) bool; None: everything."""
-        return [self._masks_in(k) if env.masks_actions else None for k, env in enumerate(self.environments)]
+        return [self._masks_in(k) if masked else None for k, masked in enumerate(self._masked)]
 
     def _masks_in(self, k: int) -> list[Array | None]:
         env, alive = self.environments[k], self.alive[k]

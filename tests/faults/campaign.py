@@ -1,6 +1,6 @@
 """Kill a run again and again at random moments, resume it each time, and compare its digest with the undisturbed one.
 
-    python -m tests.faults.campaign --kills 200 --folder /tmp/campaign
+    python -m tests.faults.campaign --kills 200 --folder runs/campaign
 
 Runs are forked from a process that has imported everything and computed nothing, so that a kill costs a fraction of
 a second instead of a start of the interpreter; each is a process group of its own, and the kill is a SIGKILL of all

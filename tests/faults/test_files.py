@@ -7,6 +7,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -166,8 +167,7 @@ def test_f28_flipped_bits_and_cut_files_are_noticed_and_passed_over(checkpoints:
 
 def small_disk(megabytes: float) -> Iterator[Path]:
     """A file system with so much room; skipped where the system does not let us make one."""
-    where = Path(f"/tmp/parallel_agents_small_disk_{os.getpid()}")
-    where.mkdir(exist_ok=True)
+    where = Path(tempfile.mkdtemp(prefix="small_disk_"))
     size = f"size={int(megabytes * 1024)}k"
     made = subprocess.run(["mount", "-t", "tmpfs", "-o", size, "none", str(where)], capture_output=True, check=False)
     if made.returncode != 0:
