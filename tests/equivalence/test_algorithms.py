@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from parallel_agents.config import merge
 from parallel_agents.environment import Agent
@@ -92,6 +93,18 @@ def test_every_algorithm_keeps_the_promise(name: str) -> None:
         {"backend": "thread", "buffer_sync": "lock"},
     ):
         assert run(cls, merge(problem, {"parallel": flags}))["digest"] == together["digest"], flags
+
+
+def test_whoever_chooses_again_keeps_the_value_of_what_it_saw() -> None:
+    """In a sequential turn what is kept beside an action belongs to the observation that it was chosen from."""
+    flags = {"turn_order": "sequential", "train_interval": 50}
+    game = Choices(config={"experiment": {"epochs": 2}, "model": PPO_MODEL, "parallel": flags})
+    assert game.run_experiment()["recomputed_share"] > 0.1
+    for agent in game.agents:
+        ring, learner = agent.model.memory.ring, agent.model.blueprint.learner()
+        seen, kept = ring.observations[0][ring.valid[0]], ring.extras["value"][0][ring.valid[0]]
+        outputs = learner.network.acting(learner.policy(agent.model.state))(torch.from_numpy(seen)[None])
+        np.testing.assert_allclose(outputs[0, :, -1].numpy(), kept, atol=1e-5)
 
 
 @pytest.mark.parametrize("name", ["ppo continuous", "mixed"])

@@ -53,8 +53,8 @@ def test_in_processes_too() -> None:
 
 
 def test_ppo_takes_in_all_it_reads_exactly_once() -> None:
-    """The moments after one round are those of the observations that were kept."""
-    game = Large(config={"experiment": {"epochs": 2}, "model": MODELS["ppo"], "parallel": {"policy_lag": 0}})
+    """The moments after two rounds are those of all the observations that were kept."""
+    game = Large(config={"experiment": {"epochs": 4}, "model": MODELS["ppo"], "parallel": {"policy_lag": 0}})
     met: list[list[Any]] = [[], [], []]
     observe, keep = game.observe, game.credit
 
