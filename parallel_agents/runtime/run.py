@@ -30,6 +30,9 @@ from parallel_agents.types import EpochStats, RoundResult, RunInfo
 
 __all__ = ["Run", "RunSummary"]
 
+LEAVING = 2.0
+"""Seconds that a checkpoint under way is waited for when a run ends by an error or at once."""
+
 RunSummary = dict[str, Any]
 """digest, epochs, turns, transitions, updates, …: what `--json` prints."""
 
@@ -113,6 +116,7 @@ class Run:
                     self.rounds.drain()
             self.seconds += time.perf_counter() - began
             self._checkpoint()
+            self._finish_checkpoint()
             summary = self.summary()
             if self._stop is not None:
                 raise Interrupted(f"stopped after epoch {self.epoch} of {epochs}", signal_number=self._stop)
@@ -122,6 +126,7 @@ class Run:
             raise
         finally:
             self._busy(None)
+            self._leave_checkpoint()
             self.rounds.close()
             self._listeners.on_end(summary)
         return summary
@@ -153,6 +158,8 @@ class Run:
         self._conducted += 1
         if grown := self._growth.after(self._conducted):
             self._tell("memory_grows", grown)
+        if self.checkpointer is not None and self.checkpointer.wait(0.0):
+            self._finish_checkpoint()  # one that failed is told of now, not at the next
         experiment = self.config.experiment
         better = bool(experiment.eval_every) and epoch % experiment.eval_every == 0 and self._evaluate()
         if better or (experiment.checkpoint_every and epoch % experiment.checkpoint_every == 0):
@@ -172,17 +179,34 @@ class Run:
         return any(better)
 
     def _checkpoint(self) -> None:
-        """Write a checkpoint, where somebody asked for them; rounds in flight are awaited and recorded."""
+        """Begin a checkpoint, where somebody asked for them; rounds in flight are awaited and recorded."""
         if self.checkpointer is not None:
             with self.timeline.span("checkpoint", "runtime", epoch=self.epoch):
                 self.rounds.await_all()
-                try:
-                    self.checkpointer.write()
-                except OSError as error:  # a full disk must not end a run of days: the older checkpoints stand
-                    self.unwritten += 1
-                    advice = "the run goes on and the checkpoints before stand; make room"
-                    told = {"epoch": self.epoch, "cause": str(error), "advice": advice, "level": "error"}
-                    self._tell("checkpoint_failed", told)
+                self._finish_checkpoint()
+                self.checkpointer.begin()
+
+    def _finish_checkpoint(self) -> None:
+        """Wait for the checkpoint under way, if there is one, and say so if it could not be written."""
+        if self.checkpointer is None:
+            return
+        try:
+            self.checkpointer.finish()
+        except OSError as error:  # a full disk must not end a run of days: the older checkpoints stand
+            self.unwritten += 1
+            advice = "the run goes on and the checkpoints before stand; make room"
+            told = {"epoch": self.checkpointer.epoch, "cause": str(error), "advice": advice, "level": "error"}
+            self._tell("checkpoint_failed", told)
+
+    def _leave_checkpoint(self) -> None:
+        """However the run ended: nothing is left writing, but who leaves at once does not wait for a slow disk."""
+        if self.checkpointer is None:
+            return
+        if self.checkpointer.wait(LEAVING):
+            self._finish_checkpoint()
+        else:
+            advice = "those before stand; what is unfinished is removed at the next start"
+            self._tell("checkpoint_unfinished", {"epoch": self.checkpointer.epoch, "advice": advice})
 
     def _look_at_resources(self) -> None:
         """Before the first epoch: is there room for what will be written?"""

@@ -195,8 +195,10 @@ def test_f29_a_full_disk_ends_nothing_and_is_said(quarter_megabyte: Path) -> Non
     class Filler(Ear):
         def on_epoch(self, stats: Any) -> None:
             if stats.epoch == 5:
+                assert game.prepare().checkpointer.wait(20.0)  # type: ignore[union-attr]
                 _fill(ballast)
             if stats.epoch == 11:
+                assert game.prepare().checkpointer.wait(20.0)  # type: ignore[union-attr]
                 assert Store(quarter_megabyte).newest_good()[0].epoch == 4  # what was good stays good
                 ballast.unlink()
 

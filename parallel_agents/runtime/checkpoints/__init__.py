@@ -3,8 +3,10 @@
 store    files, manifests, hashes, rotation; knows nothing of agents
 memory   the rows of rings as append-only segments
 contents what a run puts into a checkpoint and takes out of it
+writing  a checkpoint is taken at once and written beside the run
 """
 
-from parallel_agents.runtime.checkpoints.contents import Checkpointer, can_checkpoint, restore
+from parallel_agents.runtime.checkpoints.contents import can_checkpoint, restore
+from parallel_agents.runtime.checkpoints.writing import Checkpointer
 
 __all__ = ["Checkpointer", "can_checkpoint", "restore"]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import copy
-import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,76 +11,20 @@ import torch
 
 from parallel_agents.errors import CheckpointError, CorruptCheckpoint
 from parallel_agents.memory import PRIORITY
-from parallel_agents.runtime.checkpoints.memory import Segments, columns, read_ring
+from parallel_agents.runtime.checkpoints.memory import read_ring
 from parallel_agents.runtime.checkpoints.store import Manifest, Store
-from parallel_agents.tracking.files import plain
 from parallel_agents.types import Array, RoundResult, State, Weights
 
 if TYPE_CHECKING:
     from parallel_agents.runtime.run import Run
 
-__all__ = ["Checkpointer", "can_checkpoint", "restore"]
+__all__ = ["arrays_of", "can_checkpoint", "restore", "values_of"]
 
 COUNTERS = {
     "loop": ("turns", "transitions"),
     "crew": ("recomputed", "chosen"),
     "rounds": ("submitted", "published", "updates", "rejected"),
 }
-
-
-class Checkpointer:
-    """Writes the checkpoints of one run."""
-
-    def __init__(self, run: Run, folder: Path, *, keep_last: int) -> None:
-        self._run, self._keep = run, keep_last
-        self.store = Store(folder)
-        self.store.open_for_writing()
-        self._segments = [Segments(stack.ring) for stack in run.crew.stacks]
-        self._files: dict[str, tuple[int, str]] = {}
-        self._count = 0
-
-    def goes_on(self, manifest: Manifest) -> None:
-        """Share the segments of the checkpoint that the run was resumed from."""
-        self._files = {name: found for name, found in manifest.files.items() if name.startswith("memory-")}
-        self._count = int(manifest.values["segments_written"])
-        for index, stack in enumerate(self._run.crew.stacks):
-            own = manifest.values["segments"][index]
-            self._segments[index].resume(own["names"], own["ends"], stack.ring)
-
-    def room(self) -> tuple[int, int, int]:
-        """Bytes free where checkpoints go, bytes of the smallest checkpoint, and of one with full buffers."""
-        stacks = self._run.crew.stacks
-        smallest = sum(tensor.nbytes for stack in stacks for tensor in stack.state.tensors.values())
-        rings = sum(column.nbytes for stack in stacks for column in columns(stack.ring).values())
-        return shutil.disk_usage(self.store.folder).free, smallest, smallest + rings
-
-    def write(self) -> None:
-        """One checkpoint of the run as it is now, at an epoch boundary with nothing in flight; all or nothing."""
-        before = self._count, dict(self._files), [copy.copy(segments) for segments in self._segments]
-        try:
-            self._write()
-        except OSError:
-            self._count, self._files, self._segments = before
-            self.store.remove_unreferenced()
-            raise
-
-    def _write(self) -> None:
-        run = self._run
-        self._count += 1
-        needed: list[dict[str, Any]] = []
-        for index, (stack, segments) in enumerate(zip(run.crew.stacks, self._segments, strict=True)):
-            name = f"memory-{index}-{self._count:06d}.safetensors"
-            self._files[name] = self.store.write(name, segments.next(stack.ring))
-            segments.written(name, stack.ring)
-            names, ends = segments.names(stack.ring)
-            needed.append({"names": names, "ends": ends})
-        wanted = {name for own in needed for name in own["names"]}
-        self._files = {name: found for name, found in self._files.items() if name in wanted}
-        state = f"state-{run.epoch:06d}.safetensors"
-        files = {**self._files, state: self.store.write(state, _arrays(run))}
-        values = {**_values(run), "segments": needed, "segments_written": self._count}
-        self.store.commit(Manifest(run.epoch, files, plain(values)))
-        self.store.rotate(set(self.store.epochs()[-self._keep :]))
 
 
 def can_checkpoint(run: Run) -> bool:
@@ -119,7 +61,8 @@ def restore(run: Run, folder: Path, *, best: bool = False) -> tuple[Manifest, li
     return manifest, troubles
 
 
-def _values(run: Run) -> dict[str, Any]:
+def values_of(run: Run) -> dict[str, Any]:
+    """What a run is at an epoch boundary with nothing in flight, as far as it is no array."""
     return {
         "config": run.config.as_dict(),
         "shape": _shape(run),
@@ -145,7 +88,8 @@ def _fits(run: Run, manifest: Manifest) -> None:
         )
 
 
-def _arrays(run: Run) -> dict[str, Array]:
+def arrays_of(run: Run) -> dict[str, Array]:
+    """The arrays of a run at the same moment, memories apart; some are still those that the run writes into."""
     arrays = run.best.arrays()
     for index, stack in enumerate(run.crew.stacks):
         _put(arrays, f"{index}.newest", run.rounds.newest[index])

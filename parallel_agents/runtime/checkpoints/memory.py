@@ -15,7 +15,9 @@ from parallel_agents.errors import CorruptCheckpoint
 from parallel_agents.memory import PRIORITY, Ring
 from parallel_agents.types import Array
 
-__all__ = ["Segments", "columns", "narrowed", "read_ring"]
+__all__ = ["Segments", "columns", "compact", "narrowed", "read_ring"]
+
+_ROW = "row."
 
 
 class Segments:
@@ -32,18 +34,18 @@ class Segments:
         self._saved, self._renewed = _settled(ring), ring.renewed
 
     def next(self, ring: Ring) -> dict[str, Array]:
-        """The arrays of the next segment: all rows that are not settled in earlier ones."""
+        """Copies of the rows that are not settled in earlier segments: the arrays of the next one."""
         if ring.renewed != self._renewed:
             self._saved, self._ends, self._renewed = np.zeros_like(self._saved), [], ring.renewed
         first = np.maximum(np.minimum(self._saved, ring.pos), ring.oldest - ring.shape.frames + 1).clip(min=0)
         arrays: dict[str, Array] = {"first": first, "end": ring.pos.copy()}
         places = [np.arange(a, b) % ring.valid.shape[1] for a, b in zip(first, ring.pos, strict=True)]
         for name, column in columns(ring).items():
-            arrays[f"row.{name}"] = narrowed(_picked(column, places))
+            arrays[f"{_ROW}{name}"] = _picked(column, places)
         return arrays | {f"counter.{name}": getattr(ring, name).copy() for name in Ring.COUNTERS}
 
-    def written(self, name: str, ring: Ring) -> None:
-        """The segment is on disk under this name."""
+    def taken(self, name: str, ring: Ring) -> None:
+        """The next segment will stand under this name."""
         self._ends = [*self._ends, (name, ring.pos.copy())]
         self._saved = _settled(ring)
 
@@ -66,7 +68,7 @@ def read_ring(ring: Ring, segments: Sequence[Mapping[str, Array]]) -> None:
                 count = int(end - first)
                 rows = np.arange(first, end) % ring.valid.shape[1]
                 for name, column in columns(ring).items():
-                    column[n][rows] = segment[f"row.{name}"][at : at + count]
+                    column[n][rows] = segment[f"{_ROW}{name}"][at : at + count]
                 at += count
         last = segments[-1]
         for name in Ring.COUNTERS:
@@ -91,6 +93,11 @@ def _picked(column: Array, places: Sequence[Array]) -> Array:
         np.take(column[n], own, axis=0, out=picked[at : at + len(own)], mode="clip")
         at += len(own)
     return picked
+
+
+def compact(segment: Mapping[str, Array]) -> dict[str, Array]:
+    """A segment with its rows in as few bytes as hold them."""
+    return {name: narrowed(column) if name.startswith(_ROW) else column for name, column in segment.items()}
 
 
 def narrowed(column: Array) -> Array:

@@ -58,7 +58,7 @@ def test_a_ring_comes_back_from_its_segments(seed: int) -> None:
     for number in range(12):
         play(ring, int(draws.integers(0, 9)), draws)
         kept[str(number)] = segments.next(ring)
-        segments.written(str(number), ring)
+        segments.taken(str(number), ring)
         names, _ = segments.names(ring)
         copy = Ring(shape(), AGENTS)
         read_ring(copy, [kept[name] for name in names])
@@ -77,7 +77,7 @@ def test_only_what_is_new_is_written() -> None:
     segments = Segments(ring)
     play(ring, 3000, draws)
     whole = sum(column.nbytes for column in segments.next(ring).values())
-    segments.written("0", ring)
+    segments.taken("0", ring)
     play(ring, 10, draws)
     part = sum(column.nbytes for column in segments.next(ring).values())
     assert part < whole / 50
@@ -89,7 +89,7 @@ def test_segments_that_nothing_needs_are_dropped() -> None:
     segments = Segments(ring)
     for number in range(30):
         play(ring, 3, draws)
-        segments.written(str(number), ring)
+        segments.taken(str(number), ring)
         names, ends = segments.names(ring)
     assert len(names) == len(ends) <= 4
     assert names[-1] == "29"
