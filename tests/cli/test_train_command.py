@@ -101,7 +101,8 @@ def test_the_run_folder_holds_the_whole_story(command: Command, tmp_path: Path) 
 
     trace = json.loads((folder / "trace.json").read_text())
     spans = [event for event in trace["traceEvents"] if event["ph"] == "X"]
-    assert {event["name"] for event in spans} == {"collect", "boundary", "learn", "wait", "checkpoint"}
+    names = {"collect", "boundary", "learn", "wait", "checkpoint", "write checkpoint"}
+    assert {event["name"] for event in spans} == names
     assert sum(event["name"] == "learn" for event in spans) == 4
     assert len({event["tid"] for event in spans if event["name"] in ("collect", "learn")}) == 2
     assert all(event["dur"] >= 0 and event["ts"] >= 0 for event in spans)
