@@ -4,7 +4,7 @@ from parallel_agents.acting.draws import Draws
 from parallel_agents.acting.frames import Frames
 from parallel_agents.acting.inference import Inference
 from parallel_agents.acting.parts import flat_shape, flattened, split
-from parallel_agents.acting.policies import EPSILON_SLOTS, discrete, epsilon_greedy, gaussian, greedy, squash
+from parallel_agents.acting.policies import EPSILON_SLOTS, asked, discrete, epsilon_greedy, gaussian, greedy, squash
 from parallel_agents.acting.recall import Recall
 
 __all__ = [
@@ -13,6 +13,7 @@ __all__ = [
     "Frames",
     "Inference",
     "Recall",
+    "asked",
     "discrete",
     "epsilon_greedy",
     "flat_shape",

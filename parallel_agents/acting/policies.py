@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from parallel_agents.errors import ActionError, ShapeError
 from parallel_agents.types import Array
 
-__all__ = ["EPSILON_SLOTS", "discrete", "epsilon_greedy", "gaussian", "greedy", "squash"]
+__all__ = ["EPSILON_SLOTS", "asked", "discrete", "epsilon_greedy", "gaussian", "greedy", "squash"]
 
 EPSILON_SLOTS = 2
 """Draws of one ε-greedy choice: whether to explore, and where."""
@@ -37,6 +37,15 @@ def epsilon_greedy(
     chosen = np.empty(values.shape[:2], np.int64)
     _choose(values, draws, epsilons, masks, chosen)
     return chosen
+
+
+def asked(draws: NDArray[np.float64], epsilons: NDArray[np.float64]) -> NDArray[np.bool_]:
+    """draws (N, W, 2), epsilons (N,) -> (N,) whose values decide in some world: nobody else's are needed.
+
+    >>> asked(np.array([[[0.9, 0.5]], [[0.1, 0.5]]]), np.array([0.6, 0.6])).tolist()
+    [True, False]
+    """
+    return np.asarray((draws[..., 0] >= epsilons[:, None]).any(axis=1))
 
 
 @lru_cache(maxsize=16)

@@ -81,6 +81,9 @@ class Blueprint(Protocol):
     ) -> tuple[Array, dict[str, Array]]:
         """Network outputs (N, W, out) -> actions (N, W) and further columns to keep."""
 
+    def asked(self, draws: Array, exploration: Array) -> Array | None:
+        """(N,) whose network's outputs `choose` will read; None: everyone's."""
+
     def explore(self, hyper: Mapping[str, Any], epoch: int) -> float:
         """How much one agent explores in an epoch."""
 

@@ -193,6 +193,9 @@ class PPOBlueprint:
         actions = actions[..., 0] if isinstance(self.distribution, Discrete) else actions
         return actions, {"log_prob": log_prob, "value": value}
 
+    def asked(self, draws: Array, exploration: Array) -> Array | None:
+        return None
+
     def closing(self, outputs: Array) -> dict[str, Array]:
         return {"value": outputs[..., -1]}
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from parallel_agents.acting import EPSILON_SLOTS, epsilon_greedy
+from parallel_agents.acting import EPSILON_SLOTS, asked, epsilon_greedy
 from parallel_agents.config import build_section
 from parallel_agents.errors import ConfigError
 from parallel_agents.learning import SHAPES, scheduled
@@ -134,6 +134,9 @@ class ReplayBlueprint:
         self, outputs: Array, draws: Array, exploration: Array, masks: Array | None
     ) -> tuple[Array, dict[str, Array]]:
         return epsilon_greedy(outputs, draws, exploration, masks), {}
+
+    def asked(self, draws: Array, exploration: Array) -> Array | None:
+        return None if self.state else asked(draws, exploration)  # a state moves on, whoever explores
 
     def closing(self, outputs: Array) -> dict[str, Array]:
         return {}

@@ -97,19 +97,31 @@ class Stack:
     ) -> tuple[Array, dict[str, Array]]:
         """(N, W, D) observations -> (N, W) actions and the columns to keep beside them."""
         inputs = self.recall.inputs(self.frames.push(observations, first), first)
-        outputs = self.recall.outputs(self.inference.forward(inputs))
-        actions, extras = self.blueprint.choose(outputs, self.draws.at(epoch, turn), self.exploration, masks)
+        draws = self.draws.at(epoch, turn)
+        outputs = self.recall.outputs(self._forward(inputs, draws))
+        actions, extras = self.blueprint.choose(outputs, draws, self.exploration, masks)
         kept = {**extras, **self.recall.columns()}
         return actions, kept if masks is None else {**kept, "masks": masks}
+
+    def _forward(self, inputs: Array, draws: Array) -> Array:
+        """(N, W, in) -> (N, W, out), of large networks only for those whose choice needs it."""
+        asked = self.blueprint.asked(draws, self.exploration) if self.inference.spares else None
+        if asked is None:
+            return self.inference.forward(inputs)
+        return self.inference.forward_some(inputs, asked, self.blueprint.choices)
 
     def act_again(
         self, row: int, observations: Array, epoch: int, turn: int, masks: Array | None = None
     ) -> tuple[Array, dict[str, Array]]:
         """(W, D) newer observations of one agent in the same turn -> its (W,) actions and columns."""
-        inputs = self.recall.inputs_again(row, self.frames.replace(row, observations))
-        outputs = self.recall.outputs_again(row, self.inference.forward_agent(row, inputs))
         part = slice(row, row + 1)
         draws = self.draws.at(epoch, turn)[part]
+        inputs = self.recall.inputs_again(row, self.frames.replace(row, observations))
+        asked = self.blueprint.asked(draws, self.exploration[part]) if self.inference.spares else None
+        if asked is None or asked[0]:
+            outputs = self.recall.outputs_again(row, self.inference.forward_agent(row, inputs))
+        else:
+            outputs = np.zeros((len(inputs), self.blueprint.choices), np.float32)
         own = None if masks is None else masks[None]
         actions, extras = self.blueprint.choose(outputs[None], draws, self.exploration[part], own)
         kept = {name: column[0] for name, column in extras.items()}

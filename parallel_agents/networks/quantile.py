@@ -5,13 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from parallel_agents.errors import ConfigError
-from parallel_agents.networks.numerics import linear, width
+from parallel_agents.networks.numerics import linear, product, width
 from parallel_agents.networks.rows import Layout
 from parallel_agents.seeding import Purpose, generator
 from parallel_agents.types import Identity
@@ -19,6 +21,16 @@ from parallel_agents.types import Identity
 __all__ = ["QuantileNetwork"]
 
 COSINES = 64
+
+
+class _Ready(NamedTuple):
+    """The weights of acting: of each layer the transposed weight and the bias."""
+
+    seen: tuple[Tensor, Tensor]
+    embedded: Tensor
+    """(N, 1, K, layer): the quantiles that acting uses, the same for every row."""
+    joined: tuple[Tensor, Tensor]
+    head: tuple[Tensor, Tensor]
 
 
 @dataclass(frozen=True)
@@ -95,14 +107,11 @@ class QuantileNetwork:
 
     def forward(self, parameters: Sequence[Tensor], inputs: Tensor) -> Tensor:
         """(N, R, inputs) -> (N, R, outputs): means over evenly spaced quantiles, without noise."""
-        own = self._named(parameters)
-        return self._values(own, inputs, self._evenly(own), None).mean(2)
+        return self._mean_values(self._ready(parameters), inputs)
 
     def acting(self, rows: Tensor) -> Callable[[Tensor], Tensor]:
-        """`forward` with these rows; the quantiles are always the same, so they are embedded once."""
-        own = self._named(self.bind(rows))
-        evenly = self._evenly(own)
-        return lambda inputs: self._values(own, inputs, evenly, None).mean(2)
+        """`forward` with these rows, made ready once for many calls."""
+        return partial(self._mean_values, self._ready(self.bind(rows)))
 
     def quantiles(
         self, parameters: Sequence[Tensor], inputs: Tensor, quantiles: Tensor, noise: Tensor | None
@@ -114,11 +123,37 @@ class QuantileNetwork:
     def _named(self, parameters: Sequence[Tensor]) -> dict[str, Tensor]:
         return dict(zip(self.layout.names, parameters, strict=True))
 
-    def _evenly(self, own: dict[str, Tensor]) -> Tensor:
-        """(N, 1, K, layer): the quantiles that acting uses, embedded; the same for every row."""
+    def _ready(self, parameters: Sequence[Tensor]) -> _Ready:
+        """What `_mean_values` reads: whatever does not depend on the inputs is computed here."""
+        own = self._named(parameters)
         weight, count = own["seen.weight"], self.acting_quantiles
         middles = (torch.arange(count, device=weight.device) + 0.5) / count
-        return self._embedded(own, middles.expand(len(weight), 1, count))
+        return _Ready(
+            seen=(weight.transpose(1, 2), own["seen.bias"]),
+            embedded=self._embedded(own, middles.expand(len(weight), 1, count)),
+            joined=(own["joined.weight.mean"].transpose(1, 2), own["joined.bias.mean"]),
+            head=(self._as_one(own["head.weight.mean"]).transpose(1, 2), self._as_one(own["head.bias.mean"], -1)),
+        )
+
+    def _as_one(self, head: Tensor, axis: int = 1) -> Tensor:
+        """A dueling head's value and advantages along an axis -> value + advantage - mean advantage."""
+        value, advantage = head.narrow(axis, 0, 1), head.narrow(axis, 1, self.outputs)
+        joined = value + advantage - advantage.mean(axis, keepdim=True)
+        missing = width(self.outputs) - self.outputs
+        return torch.cat([joined, torch.zeros_like(value)], axis) if missing else joined
+
+    def _mean_values(self, ready: _Ready, inputs: Tensor) -> Tensor:
+        """(N, R, inputs) -> (N, R, outputs). The head is linear, so it is given the mean over the quantiles."""
+        (agents, rows, _), count = inputs.shape, self.acting_quantiles
+        seen = product(self._wide(inputs), *ready.seen).relu_()
+        joined = (seen[:, :, None] * ready.embedded).view(agents, rows * count, -1)
+        hidden = product(joined, *ready.joined).relu_().view(agents, rows, count, -1)
+        values = product(hidden.mean(2), *ready.head)
+        return values if values.shape[-1] == self.outputs else values[..., : self.outputs]
+
+    def _wide(self, inputs: Tensor) -> Tensor:
+        missing = width(self.inputs) - self.inputs
+        return torch.nn.functional.pad(inputs, (0, missing)) if missing else inputs
 
     def _embedded(self, own: dict[str, Tensor], quantiles: Tensor) -> Tensor:
         """(N, R, K) -> (N, R, K, layer)"""
@@ -129,10 +164,9 @@ class QuantileNetwork:
         return embedded.reshape(agents, rows, count, -1)
 
     def _values(self, own: dict[str, Tensor], inputs: Tensor, embedded: Tensor, noise: Tensor | None) -> Tensor:
-        """inputs (N, R, in), embedded (N, R or 1, K, layer) -> (N, R, K, outputs)."""
+        """inputs (N, R, in), embedded (N, R, K, layer) -> (N, R, K, outputs)."""
         (agents, rows, _), count = inputs.shape, embedded.shape[2]
-        x = torch.nn.functional.pad(inputs, (0, width(self.inputs) - self.inputs))
-        seen = linear(x, own["seen.weight"], own["seen.bias"]).relu_()
+        seen = linear(self._wide(inputs), own["seen.weight"], own["seen.bias"]).relu_()
         joined = (seen[:, :, None] * embedded).reshape(agents, rows * count, -1)
         parts = self._noise_parts(noise)
         hidden = linear(joined, *_noisy(own, "joined", parts)).relu_()

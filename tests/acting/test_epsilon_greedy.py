@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import chisquare
 
-from parallel_agents.acting import EPSILON_SLOTS, epsilon_greedy
+from parallel_agents.acting import EPSILON_SLOTS, asked, epsilon_greedy
 from parallel_agents.errors import ActionError, ShapeError
 from parallel_agents.seeding import Purpose, generator
 
@@ -43,6 +43,18 @@ def test_choices_are_those_of_the_reference(seed, agents, worlds, actions, maske
     assert chosen.tolist() == reference(values, draws, epsilons, masks).tolist()
     if masked:
         assert np.take_along_axis(masks, chosen[..., None], -1).all()
+
+
+@settings(max_examples=40, deadline=None)
+@given(seed=st.integers(0, 1000), agents=st.integers(1, 5), worlds=st.integers(1, 3))
+def test_values_of_those_who_are_not_asked_decide_nothing(seed, agents, worlds):
+    some = generator(seed, Purpose.NOISE)
+    values = some.standard_normal((agents, worlds, 4), np.float32)
+    draws, epsilons = some.random((agents, worlds, EPSILON_SLOTS)), some.random(agents)
+    needed = asked(draws, epsilons)
+    without = np.where(needed[:, None, None], values, np.float32(0.0))
+    assert epsilon_greedy(without, draws, epsilons).tolist() == epsilon_greedy(values, draws, epsilons).tolist()
+    assert needed.tolist() == [any(draws[n, w, 0] >= epsilons[n] for w in range(worlds)) for n in range(agents)]
 
 
 def test_the_bounds_of_epsilon():

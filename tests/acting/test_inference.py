@@ -44,6 +44,27 @@ def test_one_agent_gets_the_bytes_it_gets_among_all(worlds):
         assert apart.forward_agent(n, x[n]).tobytes() == whole[n].tobytes()
 
 
+@pytest.mark.parametrize("together", [True, False])
+@pytest.mark.parametrize("worlds", [1, 65])
+def test_leaving_agents_out_changes_no_byte_of_the_others(worlds, together):
+    net = MLP(300, (200,), 3)
+    made, x = acting(net, 6, worlds, together=together), inputs(net, 6, worlds)
+    whole = made.forward(x)
+    assert made.spares
+    for who in ([], [4], [1, 2]):
+        asked = np.isin(range(6), who)
+        some = made.forward_some(x, asked, 3)
+        assert some[asked].tobytes() == whole[asked].tobytes()
+        assert not some[~asked].any()  # really left out
+    most = made.forward_some(x, np.arange(6) > 0, 3)
+    assert most[1:].tobytes() == whole[1:].tobytes()
+    assert most[0].any() == together  # one fewer saves nothing where all are computed at once
+
+
+def test_small_networks_are_always_computed_together():
+    assert not acting(MLP(8, (64, 64), 4), 8, 1, together=True).spares
+
+
 @settings(max_examples=40, deadline=None)
 @given(
     sizes=st.lists(st.sampled_from([1, 2, 3, 5, 8, 17, 33]), min_size=2, max_size=4),

@@ -141,8 +141,9 @@ def test_a_snapshot_is_a_copy():
     assert one.snapshot(4)["returns"].tobytes() != taken["returns"].tobytes()
 
 
-def test_acting_again_with_the_same_observation_is_acting():
-    one = Stack(models(3, n_frames=2, epsilon=0.5), together=True)
+@pytest.mark.parametrize("hidden", [(7,), (300, 300)])
+def test_acting_again_with_the_same_observation_is_acting(hidden):
+    one = Stack(models(3, n_frames=2, epsilon=0.5, hidden=hidden), together=True)
     one.start_epoch(1)
     some = generator(1, Purpose.WORLD)
     first = np.ones((3, 2), np.bool_)
@@ -152,6 +153,25 @@ def test_acting_again_with_the_same_observation_is_acting():
         for n in range(3):
             assert one.act_again(n, observations[n], 1, turn)[0].tolist() == chosen[n].tolist()
         first[:] = False
+
+
+def test_large_networks_of_those_who_explore_are_not_computed(monkeypatch):
+    """Nor does that change what anybody does."""
+    options = {"hidden": (300, 300), "epsilon": 0.6, "epsilon_final": 0.6}
+    sparing, thorough = (Stack(models(4, 1, **options), together=True) for _ in range(2))
+    monkeypatch.setattr(type(sparing.inference), "spares", property(lambda self: self is sparing.inference))
+    computed = []
+    one_agent = sparing.inference.forward_agent
+    monkeypatch.setattr(sparing.inference, "forward_agent", lambda n, x: computed.append(n) or one_agent(n, x))
+    assert play([sparing], 1).tobytes() == play([thorough], 1).tobytes()
+    assert 0 < len(computed) < 4 * 12
+
+
+def test_recurrent_networks_move_on_while_their_agents_explore():
+    recurrent = {"recurrent": True, "hidden": (8,), "sequence": 4, "epsilon": 1.0, "epsilon_epochs": 10**6}
+    made = Stack(models(2, 1, **recurrent), together=True)
+    made.start_epoch(1)
+    assert made.blueprint.asked(np.zeros((2, 1, 2)), made.exploration) is None
 
 
 def test_weights_act_only_once_they_are_published():
