@@ -30,9 +30,6 @@ from parallel_agents.types import EpochStats, RoundResult, RunInfo
 
 __all__ = ["Run", "RunSummary"]
 
-LEAVING = 2.0
-"""Seconds that a checkpoint under way is waited for when a run ends by an error or at once."""
-
 RunSummary = dict[str, Any]
 """digest, epochs, turns, transitions, updates, …: what `--json` prints."""
 
@@ -52,7 +49,7 @@ class Run:
         self.crew = Crew(
             self.environments, self.plan, world_deadline=flags.world_deadline, locked=flags.buffer_sync == "lock"
         )
-        self.rounds = Rounds(self.crew.stacks, flags, self.plan, self.schedule, self._tell, self.timeline)
+        self.rounds = Rounds(self.crew.stacks, flags, self.plan, self.schedule, self.tell, self.timeline)
         self.crew.before_write = self.rounds.wait_for_readers
         self.loop = Loop(
             self.environments,
@@ -65,8 +62,6 @@ class Run:
         self.seconds = 0.0
         self.failures = 0
         """Rounds skipped before this run was resumed."""
-        self.unwritten = 0
-        """Checkpoints that could not be written."""
         self.scheduled = flags.publish == "scheduled"
         self.checkpointer: Checkpointer | None = None
         self.run_id = uuid.uuid4().hex[:12]
@@ -116,7 +111,8 @@ class Run:
                     self.rounds.drain()
             self.seconds += time.perf_counter() - began
             self._checkpoint()
-            self._finish_checkpoint()
+            if self.checkpointer is not None:
+                self.checkpointer.finish()
             summary = self.summary()
             if self._stop is not None:
                 raise Interrupted(f"stopped after epoch {self.epoch} of {epochs}", signal_number=self._stop)
@@ -126,7 +122,8 @@ class Run:
             raise
         finally:
             self._busy(None)
-            self._leave_checkpoint()
+            if self.checkpointer is not None:
+                self.checkpointer.leave()
             self.rounds.close()
             self._listeners.on_end(summary)
         return summary
@@ -157,9 +154,9 @@ class Run:
         self._listeners.on_epoch(stats)
         self._conducted += 1
         if grown := self._growth.after(self._conducted):
-            self._tell("memory_grows", grown)
-        if self.checkpointer is not None and self.checkpointer.wait(0.0):
-            self._finish_checkpoint()  # one that failed is told of now, not at the next
+            self.tell("memory_grows", grown)
+        if self.checkpointer is not None:
+            self.checkpointer.look()
         experiment = self.config.experiment
         better = bool(experiment.eval_every) and epoch % experiment.eval_every == 0 and self._evaluate()
         if better or (experiment.checkpoint_every and epoch % experiment.checkpoint_every == 0):
@@ -175,7 +172,7 @@ class Run:
             self._evaluating = False
         better = self.best.offer(self.epoch, returns)
         fields = {"epoch": self.epoch, "mean_return": float(np.mean(returns)), "returns": returns, "best": better}
-        self._tell("evaluated", fields)
+        self.tell("evaluated", fields)
         return any(better)
 
     def _checkpoint(self) -> None:
@@ -183,30 +180,7 @@ class Run:
         if self.checkpointer is not None:
             with self.timeline.span("checkpoint", "runtime", epoch=self.epoch):
                 self.rounds.await_all()
-                self._finish_checkpoint()
                 self.checkpointer.begin()
-
-    def _finish_checkpoint(self) -> None:
-        """Wait for the checkpoint under way, if there is one, and say so if it could not be written."""
-        if self.checkpointer is None:
-            return
-        try:
-            self.checkpointer.finish()
-        except OSError as error:  # a full disk must not end a run of days: the older checkpoints stand
-            self.unwritten += 1
-            advice = "the run goes on and the checkpoints before stand; make room"
-            told = {"epoch": self.checkpointer.epoch, "cause": str(error), "advice": advice, "level": "error"}
-            self._tell("checkpoint_failed", told)
-
-    def _leave_checkpoint(self) -> None:
-        """However the run ended: nothing is left writing, but who leaves at once does not wait for a slow disk."""
-        if self.checkpointer is None:
-            return
-        if self.checkpointer.wait(LEAVING):
-            self._finish_checkpoint()
-        else:
-            advice = "those before stand; what is unfinished is removed at the next start"
-            self._tell("checkpoint_unfinished", {"epoch": self.checkpointer.epoch, "advice": advice})
 
     def _look_at_resources(self) -> None:
         """Before the first epoch: is there room for what will be written?"""
@@ -219,7 +193,7 @@ class Run:
                 f"{self.checkpointer.store.folder}: make room, or give another folder"
             )
         if free < 2 * largest:  # the next one is written before an old one is removed
-            self._tell("disk_is_short", {"free_bytes": free, "needed_bytes": 2 * largest})
+            self.tell("disk_is_short", {"free_bytes": free, "needed_bytes": 2 * largest})
 
     def _after_epoch(self, epoch: int) -> list[list[RoundResult]]:
         published: list[list[RoundResult]] = []
@@ -274,7 +248,7 @@ class Run:
             "rounds": self.rounds.submitted,
             "updates": self.rounds.updates,
             "rejected_updates": self.rounds.rejected,
-            "unwritten_checkpoints": self.unwritten,
+            "unwritten_checkpoints": self.checkpointer.unwritten if self.checkpointer else 0,
             "failures": self.failures + len(self.rounds.skipped),
             "recomputed_share": self.crew.recomputed / max(1, self.crew.chosen),
             "backend": self.rounds.backend,
@@ -317,7 +291,8 @@ class Run:
             for model in stack.models:
                 model.busy = why
 
-    def _tell(self, name: str, fields: dict[str, Any]) -> None:
+    def tell(self, name: str, fields: dict[str, Any]) -> None:
+        """Say to everyone who listens that something happened."""
         self._listeners.on_event(name, fields)
 
     def _info(self, epochs: int) -> RunInfo:

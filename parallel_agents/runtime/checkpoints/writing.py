@@ -30,6 +30,9 @@ __all__ = ["DEADLINE", "Checkpointer"]
 DEADLINE = 600.0
 """Seconds after which a file system that still has not written a checkpoint is given up."""
 
+LEAVING = 2.0
+"""Seconds that a checkpoint under way is waited for when a run ends by an error or at once."""
+
 
 @dataclass(frozen=True)
 class Taken:
@@ -58,6 +61,8 @@ class Checkpointer:
         self._writing: Future[dict[str, tuple[int, str]]] | None = None
         self.epoch = 0
         """Of the checkpoint that was taken last."""
+        self.unwritten = 0
+        """Checkpoints that could not be written."""
 
     def goes_on(self, manifest: Manifest) -> None:
         """Share the segments of the checkpoint that the run was resumed from."""
@@ -87,7 +92,7 @@ class Checkpointer:
         return self._writing is None or not wait([self._writing], timeout).not_done
 
     def finish(self) -> None:
-        """See that the checkpoint under way exists; an OSError if it could not be written, and all is as before."""
+        """See that the checkpoint under way exists, or say why it could not be written and leave all as before."""
         if not self.wait(DEADLINE):
             raise CheckpointError(
                 f"the checkpoint of epoch {self.epoch} was not written within {DEADLINE:g} s: look at the disk of "
@@ -96,10 +101,26 @@ class Checkpointer:
         writing, self._writing = self._writing, None
         try:
             self._files = writing.result() if writing else self._files
-        except OSError:
+        except OSError as error:  # a full disk must not end a run of days: the older checkpoints stand
             self._segments, self._count = self._before
             self.store.remove_unreferenced()
-            raise
+            self.unwritten += 1
+            advice = "the run goes on and the checkpoints before stand; make room"
+            told = {"epoch": self.epoch, "cause": str(error), "advice": advice, "level": "error"}
+            self._run.tell("checkpoint_failed", told)
+
+    def look(self) -> None:
+        """Finish if nothing has to be waited for: a failure is told of now, not at the next checkpoint."""
+        if self.wait(0.0):
+            self.finish()
+
+    def leave(self) -> None:
+        """However the run ended: nothing is left writing, but who leaves at once does not wait for a slow disk."""
+        if self.wait(LEAVING):
+            self.finish()
+        else:
+            advice = "those before stand; what is unfinished is removed at the next start"
+            self._run.tell("checkpoint_unfinished", {"epoch": self.epoch, "advice": advice})
 
     def _take(self) -> Taken:
         run = self._run

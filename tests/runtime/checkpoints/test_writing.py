@@ -119,7 +119,7 @@ def test_a_run_that_fails_leaves_no_writer(tmp_path: Path, monkeypatch: pytest.M
 
 def test_who_leaves_does_not_wait_for_a_disk_that_hangs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     gate, ear = slow_disk(monkeypatch), Ear()
-    monkeypatch.setattr("parallel_agents.runtime.run.LEAVING", 0.1)
+    monkeypatch.setattr(writing, "LEAVING", 0.1)
     with pytest.raises(WorldError, match="something broke"):
         game_with_checkpoints(tmp_path, 2, Breaks).run_experiment(listeners=[ear])
     assert [name for name, _ in ear.events] == ["checkpoint_unfinished"]
@@ -131,7 +131,7 @@ def test_who_leaves_does_not_wait_for_a_disk_that_hangs(tmp_path: Path, monkeypa
 def test_a_disk_that_hangs_ends_the_run_with_advice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     gate = slow_disk(monkeypatch)
     monkeypatch.setattr(writing, "DEADLINE", 0.1)
-    monkeypatch.setattr("parallel_agents.runtime.run.LEAVING", 0.1)
+    monkeypatch.setattr(writing, "LEAVING", 0.1)
     with pytest.raises(CheckpointError, match=r"checkpoint of epoch 2 was not written within 0.1 s.*`resume` goes on"):
         game_with_checkpoints(tmp_path, every=2).run_experiment()
     gate.set()
