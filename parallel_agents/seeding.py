@@ -17,11 +17,14 @@ True
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from enum import IntEnum
+from typing import Any
 
 import numpy as np
-from numba import njit
+from llvmlite import ir
+from numba import njit, types
+from numba.extending import intrinsic
 from numpy.typing import NDArray
 
 from parallel_agents.errors import ConfigError
@@ -35,8 +38,6 @@ _M0 = np.uint64(0xD2E7470EE14C6C93)
 _M1 = np.uint64(0xCA5A826395121157)
 _W0 = np.uint64(0x9E3779B97F4A7C15)
 _W1 = np.uint64(0xBB67AE8584CAA73B)
-_LOW = np.uint64(0xFFFFFFFF)
-_HALF = np.uint64(32)
 _DROP = np.uint64(11)
 _ONE = np.uint64(1)
 
@@ -73,14 +74,16 @@ def generator(
     return np.random.Generator(np.random.Philox(key=list(key(seed, purpose, agent)), counter=counter))
 
 
-@njit(cache=True, inline="always")  # type: ignore[untyped-decorator]
-def _high(a: np.uint64, b: np.uint64) -> np.uint64:
-    """Upper 64 bits of a·b."""
-    a0, a1 = a & _LOW, a >> _HALF
-    b0, b1 = b & _LOW, b >> _HALF
-    middle = a1 * b0 + ((a0 * b0) >> _HALF)
-    other = a0 * b1 + (middle & _LOW)
-    return a1 * b1 + (middle >> _HALF) + (other >> _HALF)
+@intrinsic  # type: ignore[untyped-decorator]
+def _high(context: Any, a: np.uint64, b: np.uint64) -> tuple[Any, Callable[..., Any]]:
+    """Upper 64 bits of a·b: one instruction of most machines, for which Python has no word."""
+
+    def multiply(context: Any, builder: Any, signature: Any, factors: Sequence[Any]) -> Any:
+        wide, narrow = ir.IntType(128), ir.IntType(64)
+        product = builder.mul(*(builder.zext(factor, wide) for factor in factors))
+        return builder.trunc(builder.lshr(product, ir.Constant(wide, 64)), narrow)
+
+    return types.uint64(types.uint64, types.uint64), multiply
 
 
 @njit(cache=True)  # type: ignore[untyped-decorator]

@@ -114,8 +114,13 @@ def _fire(
 ) -> None:
     """Columns -half … half of each beam, cell by cell until something ends them; see `Beam`."""
     agents, worlds = firing.shape
-    top = cells.shape[1] - 1
+    _, layers, height, width = cells.shape
+    plane = np.uint64(height * width)
+    flat = cells.reshape(-1)
     for w in range(worlds):
+        bottom = np.uint64(w * layers) * plane
+        stood, lain = bottom + np.uint64(layer) * plane, bottom + np.uint64(changes_on) * plane
+        top = bottom + np.uint64(layers - 1) * plane
         for n in range(agents):
             if not firing[n, w]:
                 continue
@@ -130,23 +135,24 @@ def _fire(
                         x += ahead_x
                     elif column == 0:
                         continue
-                    if not _inside(cells, y, x):
+                    if not (0 <= y < height and 0 <= x < width):
                         break
+                    at = np.uint64(y * width + x)
                     who = -1
-                    if not passable[cells[w, layer, y, x]]:
+                    if not passable[flat[stood + at]]:
                         who = _agent_at(positions, y - margin, x - margin, w)
                         if who < 0:
                             break
                     if step == 0:
                         continue
-                    cells[w, top, y, x] = shown
+                    flat[top + at] = shown
                     if hits_agents and who >= 0:
                         suffered[who, w] += 1
                         dealt[n, w] += 1
                         break
-                    code = cells[w, changes_on, y, x]
+                    code = flat[lain + at]
                     if table[code] != code:
-                        cells[w, changes_on, y, x] = table[code]
+                        flat[lain + at] = table[code]
                         changed[n, w] += 1
                         break
 
@@ -155,11 +161,6 @@ def _fire(
 def _ahead(heading: int) -> tuple[int, int]:
     """Rows and columns of a step forward."""
     return (heading == 2) * 1 - (heading == 0) * 1, (heading == 1) * 1 - (heading == 3) * 1
-
-
-@njit(cache=True, inline="always")  # type: ignore[untyped-decorator]
-def _inside(cells: Bytes, y: int, x: int) -> bool:
-    return bool(0 <= y < cells.shape[2] and 0 <= x < cells.shape[3])
 
 
 @njit(cache=True, inline="always")  # type: ignore[untyped-decorator]

@@ -119,7 +119,7 @@ class GridEnvironment(ParallelEnvironment):
         """Take the agents of the (N, W) mask out for so many turns, from the next one on."""
         if self._frozen is None:
             self._frozen = np.zeros(self.grid.headings.shape, np.int32)
-        self._frozen[which] = np.maximum(self._frozen[which], turns)
+        np.maximum(self._frozen, turns, out=self._frozen, where=which)
 
     def moment(self) -> Moment:
         """Where this turn's draws are."""

@@ -124,10 +124,17 @@ def _regrow(
 
 @njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
 def _count(cells: Bytes, margin: int, layer: int, sites: Ints, code: int) -> Ints:
-    counts = np.zeros(cells.shape[0], np.int32)
-    for w in range(cells.shape[0]):
-        for s in range(len(sites)):
-            counts[w] += cells[w, layer, sites[s, 0] + margin, sites[s, 1] + margin] == code
+    worlds, layers, height, width = cells.shape
+    flat = cells.reshape(-1)
+    places = np.empty(len(sites), np.uint64)
+    for s in range(len(sites)):
+        places[s] = ((layer * height) + sites[s, 0] + margin) * width + sites[s, 1] + margin
+    counts = np.zeros(worlds, np.int32)
+    for w in range(worlds):
+        found, world = 0, np.uint64(w * layers * height * width)
+        for place in places:
+            found += flat[world + place] == code
+        counts[w] = found
     return counts
 
 

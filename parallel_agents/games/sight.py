@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from parallel_agents.errors import ConfigError
-from parallel_agents.games import kernels
+from parallel_agents.games import windows
 from parallel_agents.games.grid import Grid
 from parallel_agents.games.kernels import Floats
 
@@ -46,9 +46,8 @@ class Sight:
         """Channels, rows, columns."""
         self.size = self.shape[0] * area
         self._grid = grid
-        self._radius = radius
         self._ways = grid.headings if egocentric else np.zeros_like(grid.headings)
-        self._kernel: Any = kernels.onehot if observation == "onehot" else kernels.colours
+        self._kernel: Any = windows.onehot(side) if observation == "onehot" else windows.colours(side)
         self._table = (
             np.roll(np.arange(kinds + 1, dtype=np.uint64) * np.uint64(area), 1)
             if observation == "onehot"
@@ -73,4 +72,4 @@ class Sight:
 
     def _look(self, out: Floats, first: int) -> None:
         grid = self._grid
-        self._kernel(out, grid.padded, grid.margin, grid.positions, self._ways, first, self._radius, self._table)
+        self._kernel(out, grid.padded, grid.margin, grid.positions, self._ways, first, self._table)

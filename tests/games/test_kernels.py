@@ -57,7 +57,7 @@ def test_the_kinds_are_equally_likely_and_independent_of_the_gaps(boards):
     assert there.any()
 
 
-@pytest.mark.parametrize(("probability", "share"), [(0.0, 0.0), (1.0, 1.0), (1e-300, 0.0)])
+@pytest.mark.parametrize(("probability", "share"), [(0.0, 0.0), (1.0, 1.0), (1e-300, 0.0), (5e-324, 0.0)])
 def test_never_and_always(boards, probability, share):
     grid, there = spawned(boards, probability, worlds=3)
     y, x = grid.starts.T

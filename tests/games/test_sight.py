@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from parallel_agents.errors import ConfigError
-from parallel_agents.games import kernels
+from parallel_agents.games import windows
 from parallel_agents.games.field import Field
 from parallel_agents.games.grid import Grid
 from parallel_agents.games.sight import Sight
@@ -87,9 +87,9 @@ def test_nothing_is_written_beyond_the_spare_numbers(boards, observation):
     out = np.full(5 * size, -1.0, np.float32)
     used = views * size + area
     if observation == "onehot":
-        kernels.onehot(out[:used], grid.padded, 1, grid.positions, grid.headings, 0, 1, np.array([area, 0], np.uint64))
+        windows.onehot(3)(out[:used], grid.padded, 1, grid.positions, grid.headings, 0, np.array([area, 0], np.uint64))
     else:
-        kernels.colours(out[:used], grid.padded, 1, grid.positions, grid.headings, 0, 1, np.ones((2, 3), np.float32))
+        windows.colours(3)(out[:used], grid.padded, 1, grid.positions, grid.headings, 0, np.ones((2, 3), np.float32))
     assert (out[: views * size] >= 0).all()
     assert (out[used:] == -1.0).all()
 
