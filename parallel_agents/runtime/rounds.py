@@ -247,28 +247,33 @@ class Rounds:
                 timeline=timeline,
             )
 
-        def thread() -> ThreadBackend | InlineBackend:
+        def thread(now: Sequence[State], count: int = workers) -> ThreadBackend | InlineBackend:
             try:
-                return ThreadBackend(self.stacks, states, workers=workers, together=together, timeline=timeline)
+                return ThreadBackend(self.stacks, now, workers=count, together=together, timeline=timeline)
             except RuntimeError as error:  # what Python raises where the system gives no more threads
                 self._degraded("thread", "inline", error)
-                return inline(states)
+                return inline(now)
 
         match self.plan.backend:
             case "inline":
                 return inline(states)
             case "thread":
-                return thread()
+                return thread(states)
             case "process":
                 try:
                     return process(states, first_round).started()
                 except (RunError, OSError) as error:
                     self._degraded("process", "thread", error)
-                    return thread()
+                    return thread(states)
             case _ if self.schedule.lag == 0:
                 return inline(states)  # a round that is awaited at once gains nothing in the background
             case _:
-                return AutoBackend(inline, process, states, last_round=self._last_round, tell=self._tell)
+                # as many threads as cores: the collector waits for them, and leaves them its own meanwhile
+                agents = sum(len(stack) for stack in self.stacks)
+                threads = partial(thread, count=min(self.flags.num_workers or cores(), agents))
+                updates = max(1, sum(stack.learner.updates for stack in self.stacks))
+                known = {"updates": updates, "last_round": self._last_round, "tell": self._tell}
+                return AutoBackend(inline, process, threads, states, **known)
 
     def _degraded(self, wanted: str, used: str, error: Exception) -> None:
         self._tell("backend_degraded", {"wanted": wanted, "used": used, "cause": str(error)})

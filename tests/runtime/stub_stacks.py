@@ -35,6 +35,7 @@ class MarkLearner:
     misbehave: str = ""
     at_round: int = 0
     device: str = "cpu"
+    updates: int = 1
 
     def learn(self, state: State, snapshot: Snapshot, identity: Identity) -> tuple[State, RoundResult]:
         count = int(state["round"][0])

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from parallel_agents.errors import LearnerError, WorkerDied
-from parallel_agents.runtime.backends import AutoBackend, InlineBackend
-from parallel_agents.runtime.backends.auto import START_COST, TRIAL
+from parallel_agents.runtime.backends import AutoBackend, InlineBackend, ThreadBackend
+from parallel_agents.runtime.backends.auto import LONG_UPDATE, START_COST, TRIAL
 from parallel_agents.tracking.timeline import Timeline
 from parallel_agents.types import Snapshot, State
 from tests.runtime.stub_stacks import MarkLearner, MarkStack, expected, same
@@ -84,13 +84,21 @@ class Course:
     """A run of rounds at lag 1 under a given price of collecting and learning."""
 
     def __init__(
-        self, *, rounds: int, collect: float, learn: float, learner: MarkLearner | None = None, **process: Any
+        self,
+        *,
+        rounds: int,
+        collect: float,
+        learn: float,
+        learner: MarkLearner | None = None,
+        updates: int = 1000,
+        **process: Any,
     ) -> None:
         self.clock, self.stack = Clock(), MarkStack(2, learner)
         self.collect, self.rounds = collect, rounds
         self.told: list[tuple[str, dict[str, Any]]] = []
         self.processes: list[Process] = []
         self.inlines: list[Inline] = []
+        self.threads: list[ThreadBackend] = []
         self.names: list[str] = []
 
         def inline(states: Sequence[State]) -> Inline:
@@ -106,19 +114,27 @@ class Course:
             self.processes.append(made)
             return made
 
+        def thread(states: Sequence[State]) -> Any:
+            self.threads.append(
+                ThreadBackend([self.stack], states, workers=2, together=True, timeline=Timeline(enabled=False))
+            )
+            return self.threads[-1]
+
         self.backend = AutoBackend(
             inline,
             make,
+            thread,
             [self.stack.state],
+            updates=updates,
             last_round=rounds,
             tell=lambda name, fields: self.told.append((name, fields)),
             clock=self.clock,
         )
 
-    def run(self, *, collect_beside_process: float | None = None) -> None:
+    def run(self, *, collect_beside: float | None = None) -> None:
         for round_ in range(1, self.rounds + 1):
-            beside = self.backend.name == "process" and collect_beside_process is not None
-            self.clock.now += collect_beside_process if beside else self.collect  # type: ignore[operator]
+            beside = self.backend.name != "inline" and collect_beside is not None
+            self.clock.now += collect_beside if beside else self.collect  # type: ignore[operator]
             if round_ > 1:
                 self.check(round_ - 1)
             self.backend.submit(round_, [lambda r=round_: self.stack.snapshot(r)])  # type: ignore[misc]
@@ -135,7 +151,7 @@ class Course:
 
 def test_it_moves_when_the_rounds_that_are_left_pay_for_it() -> None:
     course = Course(rounds=20, collect=1.0, learn=1.0)
-    course.run(collect_beside_process=1.1)
+    course.run(collect_beside=1.1)
     assert course.names[:2] == ["inline", "inline"]
     assert set(course.names[2:]) == {"process"}
     assert course.told == [("backend_moved", {"to": "process", "round": 3})]
@@ -145,7 +161,7 @@ def test_it_moves_when_the_rounds_that_are_left_pay_for_it() -> None:
 
 def test_it_stays_inline_while_the_process_starts() -> None:
     course = Course(rounds=20, collect=1.0, learn=1.0, waits=3)
-    course.run(collect_beside_process=1.1)
+    course.run(collect_beside=1.1)
     assert course.names[:5] == ["inline"] * 5
     assert set(course.names[5:]) == {"process"}
     assert len(course.processes) == 1
@@ -154,13 +170,35 @@ def test_it_stays_inline_while_the_process_starts() -> None:
 
 def test_it_moves_back_for_good_where_the_process_is_slower() -> None:
     course = Course(rounds=30, collect=1.0, learn=1.0)
-    course.run(collect_beside_process=2.5)
+    course.run(collect_beside=2.5)
     moved = course.names.index("process")
     assert course.names[moved : moved + TRIAL] == ["process"] * TRIAL
     assert set(course.names[moved + TRIAL :]) == {"inline"}
     assert [fields["to"] for _, fields in course.told] == ["process", "inline"]
     assert len(course.processes) == 1, "it has tried, and does not try again"
     assert course.processes[0].closed == 1
+
+
+def test_long_updates_are_left_to_threads_at_once() -> None:
+    course = Course(rounds=12, collect=0.05, learn=3 * LONG_UPDATE, updates=2)
+    course.run(collect_beside=3 * LONG_UPDATE)
+    assert course.names == ["inline"] * 2 + ["thread"] * 10
+    assert course.told == [("backend_moved", {"to": "thread", "round": 3})]
+    assert course.processes == []
+
+
+def test_threads_that_turn_out_slower_are_left_for_good() -> None:
+    course = Course(rounds=20, collect=1.0, learn=1.0, updates=1)
+    course.run(collect_beside=2.5)
+    assert course.names == ["inline"] * 2 + ["thread"] * TRIAL + ["inline"] * (18 - TRIAL)
+    assert course.processes == []
+    assert not any(worker.thread.is_alive() for worker in course.threads[0]._workers)
+
+
+def test_for_the_last_few_rounds_no_thread_is_started() -> None:
+    course = Course(rounds=2 + TRIAL, collect=1.0, learn=1.0, updates=1)
+    course.run()
+    assert set(course.names) == {"inline"}
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,9 @@
-"""Starts inline, measures, and moves to processes where that pays; all backends give the same bytes.
+"""Starts inline, measures, and moves to threads or processes where that pays; all backends give the same bytes.
 
-Starting a process costs seconds of a core and a learner in the background gains at most the shorter of
-collecting and learning, so the move is made only when the rounds that are left will pay for it, and taken back
-when they do not.
+Where a single update takes long, its learner is hardly ever in the interpreter: threads then leave the collector alone,
+cost nothing to start and copy nothing. Else it takes a process. Starting one costs seconds of a core and a learner in
+the background gains at most the shorter of collecting and learning, so that move is made only when the rounds that are
+left will pay for it. Either is taken back where it turns out slower.
 """
 
 from __future__ import annotations
@@ -26,6 +27,8 @@ START_COST = 4.0
 """Seconds that a move must promise to save."""
 TRIAL = 4
 """Intervals after which the move is judged by what it really gave."""
+LONG_UPDATE = 0.1
+"""Seconds of one update from which on a learner is a matter for threads."""
 
 
 class _Backend(Protocol):
@@ -45,18 +48,22 @@ class AutoBackend:
         self,
         inline: Callable[[Sequence[State]], InlineBackend],
         process: Callable[[Sequence[State], int], ProcessBackend],
+        thread: Callable[[Sequence[State]], _Backend],
         states: Sequence[State],
         *,
+        updates: int,
         last_round: int,
         tell: Callable[[str, dict[str, Any]], None],
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        self._make_inline, self._make_process = inline, process
+        """updates: how many of them a round is made of."""
+        self._make_inline, self._make_process, self._make_thread = inline, process, thread
+        self._updates = updates
         self._current: _Backend = inline(states)
         self._states = list(states)
         self._last_round, self._tell, self._clock = last_round, tell, clock
         self._candidate: ProcessBackend | None = None
-        self._settled = False
+        self._settled = self._threads_do = False
         self._held: dict[int, list[Done] | RunError] = {}
         self._outstanding: list[int] = []
         self._ended = clock()
@@ -104,22 +111,31 @@ class AutoBackend:
         return done
 
     def _measure(self, round_: int, collect: float, learn: float) -> None:
-        """Start a process in the background once the rounds that are left would pay for it."""
+        """See whether threads would do; else start a process once the rounds that are left would pay for it."""
         self._inline_interval = collect + learn
+        if self._settled or round_ <= 1:
+            return
+        self._threads_do = learn / self._updates >= LONG_UPDATE and self._last_round - round_ > TRIAL
         saved = min(collect, learn) * (self._last_round - round_)
-        pays = round_ > 1 and saved > START_COST
-        if self._candidate is None and not self._settled and pays and self._drained():
+        if self._candidate is None and not self._threads_do and saved > START_COST and self._drained():
             try:
                 self._candidate = self._make_process(self._states, round_ + 1)
             except (RunError, OSError) as error:
                 self._give_up(error)
 
     def _maybe_move(self, round_: int) -> None:
-        if self._candidate is not None and self._has_started(self._candidate) and self._drained():
-            self._candidate.load(self._states, round_)
-            self._current, self._candidate = self._candidate, None
-            self._intervals = []
-            self._tell("backend_moved", {"to": self.name, "round": round_})
+        if self._candidate is not None:
+            if self._has_started(self._candidate) and self._drained():
+                self._candidate.load(self._states, round_)
+                self._move(self._candidate, round_)
+                self._candidate = None
+        elif self._threads_do and self._drained():
+            self._threads_do, self._settled = False, True
+            self._move(self._make_thread(self._states), round_)
+
+    def _move(self, backend: _Backend, round_: int) -> None:
+        self._current, self._intervals = backend, []
+        self._tell("backend_moved", {"to": self.name, "round": round_})
 
     def _has_started(self, candidate: ProcessBackend) -> bool:
         """True once it can take over; one that cannot be had is given up, and the rounds stay where they are."""
@@ -135,13 +151,13 @@ class AutoBackend:
         self._tell("backend_kept", {"backend": self.name, "cause": str(error)})
 
     def _judge(self, round_: int, interval: float) -> None:
-        """Go back inline where the process turned out slower."""
+        """Go back inline where the move turned out slower."""
         self._intervals.append(interval)
         slower = len(self._intervals) == TRIAL and statistics.median(self._intervals[1:]) > self._inline_interval
         if slower and self._drained():
             self._current.close()
-            self._current, self._settled = self._make_inline(self._states), True
-            self._tell("backend_moved", {"to": self.name, "round": round_})
+            self._settled = True
+            self._move(self._make_inline(self._states), round_)
 
     def _drained(self, timeout: float = 600.0) -> bool:
         """True once all results are here; a failure is kept for whoever asks for its round, and nothing moves."""
