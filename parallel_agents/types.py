@@ -6,7 +6,7 @@ value for those agents alone, which is what sharding, checkpoints and the digest
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -100,11 +100,29 @@ class State:
     @staticmethod
     def join(parts: Sequence[State]) -> State:
         """The rows of several states, one after the other."""
+        return parts[0] if len(parts) == 1 else State(_Joined(parts))
+
+
+class _Joined(Mapping[str, "Tensor"]):
+    """The tensors of several states, each put together when it is first asked for: between most rounds acting needs
+    its weights, and nobody the moments of an optimizer."""
+
+    def __init__(self, parts: Sequence[State]) -> None:
+        self._parts = parts
+        self._whole: dict[str, Tensor] = {}
+
+    def __getitem__(self, name: str) -> Tensor:
         import torch
 
-        if len(parts) == 1:
-            return parts[0]
-        return State({name: torch.cat([part[name] for part in parts]) for name in parts[0].tensors})
+        if name not in self._whole:
+            self._whole[name] = torch.cat([part[name] for part in self._parts])
+        return self._whole[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._parts[0].tensors)
+
+    def __len__(self) -> int:
+        return len(self._parts[0].tensors)
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,6 +37,7 @@ Moment = tuple[int, int, int, int]
 """Where the draws of a turn are: the two words of their key, the epoch, the turn."""
 
 Words = tuple[np.uint64, np.uint64, np.uint64, np.uint64]
+_ONE, _TWO = np.uint64(1), np.uint64(2)
 
 
 class Stream(IntEnum):
@@ -182,32 +183,34 @@ def move(
         return int(np.argmax((actions < 0) | (actions >= len(steps))))
     _, layers, height, width = cells.shape
     plane = np.uint64(height * width)
-    flat = cells.reshape(-1)
+    stood = plane * np.uint64(layer)
+    flat, at, ways, shown = cells.reshape(-1), positions.reshape(-1), headings.reshape(-1), looks.reshape(-1)
+    moves, step, free_to, taken = actions.reshape(-1), steps.reshape(-1), able.reshape(-1), entered.reshape(-1)
     for w in range(worlds):
         world = np.uint64(w * layers * height * width)
         for i in range(agents):
-            n = first + i
-            entered[i, w] = 0
-            if not able[n, w]:
+            asked, n = np.uint64(i * worlds + w), np.uint64((first + i) * worlds + w)
+            if not free_to[n]:
+                taken[asked] = 0
                 continue
-            step = steps[actions[i, w], headings[n, w]]
-            headings[n, w] = step[2]
-            y, x = positions[n, w, 0], positions[n, w, 1]
-            at = world + np.uint64((y + margin) * width + x + margin)
-            to = at + np.uint64(step[0] * width + step[1])  # a step back is a large unsigned one: the same
+            y_at, x_at = _TWO * n, _TWO * n + _ONE
+            way = np.uint64(moves[asked] * 12 + ways[n] * 3)
+            down, right = step[way], step[way + _ONE]
+            ways[n] = step[way + _TWO]
+            here = world + np.uint64((at[y_at] + margin) * width + at[x_at] + margin)
+            there = here + np.uint64(down * width + right)  # a step back is a large unsigned one: the same
             free = True
             kind = np.uint8(0)
-            lying = to
+            lying = there
             for any_layer in range(layers):
                 code = flat[lying]
                 free &= passable[code]
                 kind = code if code and any_layer <= layer else kind
                 lying += plane
             # Selected, not branched on: whether a step is free cannot be foretold.
-            entered[i, w] = kind if free else 0
-            here = plane * np.uint64(layer)
-            flat[at + here] = 0
-            flat[(to if free else at) + here] = looks[n, w]
-            positions[n, w, 0] = y + step[0] if free else y
-            positions[n, w, 1] = x + step[1] if free else x
+            taken[asked] = kind if free else 0
+            flat[here + stood] = 0
+            flat[(there if free else here) + stood] = shown[n]
+            at[y_at] += down if free else 0
+            at[x_at] += right if free else 0
     return -1

@@ -52,16 +52,17 @@ def onehot(side: int) -> Callable[..., None]:
         for negative ones. Windows are turned so that the way (N, W) points up.
         """
         worlds, layers, height, width = cells.shape
-        size = (len(starts) - 1) * area
+        size = np.uint64((len(starts) - 1) * area)
         flat = cells.reshape(-1)
-        view = 0
-        for i in range((len(out) - area) // (worlds * size)):
+        view = np.uint64(0)
+        for i in range((len(out) - area) // (worlds * (len(starts) - 1) * area)):
             for w in range(worlds):
-                out[view : view + size] = 0.0
+                for number in range(size):
+                    out[view + number] = np.float32(0.0)
                 y, x = positions[first + i, w, 0] + margin, positions[first + i, w, 1] + margin
                 corner, down, right = _window(y, x, radius, width, ways[first + i, w])
                 for plane in range(w * layers, (w + 1) * layers):
-                    to = np.uint64(view)
+                    to = view
                     begin = np.uint64(plane * height * width) + corner
                     for _ in range(side):
                         cell = begin
