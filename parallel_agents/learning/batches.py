@@ -47,10 +47,10 @@ class Joining:
         self.active = bool((state["hyper.batch_growth"] > 1).any())
         self._batch, self._left = batch, updates
         self._growth = state["hyper.batch_growth"].cpu().numpy()
-        self._joined = state["batch.joined"].cpu().numpy().copy()
+        self.joined = state["batch.joined"].cpu().numpy().copy()
         self._noise = state["batch.noise"].cpu().numpy().copy()
         self._signal = state["batch.signal"].cpu().numpy().copy()
-        agents = len(self._joined)
+        agents = len(self.joined)
         self._count = np.zeros(agents, np.int64)
         self._small = np.zeros(agents)
         self._sums = torch.zeros_like(state["online"]) if self.active else None
@@ -67,8 +67,8 @@ class Joining:
         self._count += 1
         count = torch.from_numpy(self._count.astype(np.float32)).to(gradients.device)
         torch.div(self._sums, count[:, None], out=gradients)
-        due = (self._count >= self._joined) | (self._left == 0)
-        self._estimate(due & (self._count == self._joined) & (self._joined > 1), _squared(gradients))
+        due = (self._count >= self.joined) | (self._left == 0)
+        self._estimate(due & (self._count == self.joined) & (self.joined > 1), _squared(gradients))
         self._sums[torch.from_numpy(due).to(gradients.device)] = 0.0
         self._small[due] = 0.0
         self._count[due] = 0
@@ -76,20 +76,21 @@ class Joining:
         return [bool(own) for own in due]
 
     def _estimate(self, whose: NDArray[np.bool_], large: NDArray[np.float64]) -> None:
-        noise, signal = noise_scale(self._small / np.maximum(self._count, 1), large, self._batch, self._joined)
+        noise, signal = noise_scale(self._small / np.maximum(self._count, 1), large, self._batch, self.joined)
         whose = whose & np.isfinite(noise) & np.isfinite(signal)
         self._noise = np.where(whose, MEMORY * self._noise + (1.0 - MEMORY) * noise, self._noise)
         self._signal = np.where(whose, MEMORY * self._signal + (1.0 - MEMORY) * signal, self._signal)
 
-    def settle(self, state: State) -> None:
-        """Write what the next round will go by."""
+    def settle(self, state: State, ready: NDArray[np.bool_]) -> None:
+        """Write what the next round of those who have learnt will go by."""
         if not self.active:
             return
         samples = np.where(self._signal > 0, self._noise / np.where(self._signal > 0, self._signal, 1.0), np.inf)
         wanted = 2.0 ** np.round(np.log2(np.clip(samples / self._batch, 1.0, 1e9)))
         joined = np.where(self._growth > 1, np.clip(wanted, 2, np.maximum(self._growth, 2)), 1)
         for name, values in (("joined", joined.astype(np.int64)), ("noise", self._noise), ("signal", self._signal)):
-            state[f"batch.{name}"].copy_(torch.from_numpy(values))
+            own = state[f"batch.{name}"]
+            own.copy_(torch.from_numpy(np.where(ready, values, own.cpu().numpy())))
 
 
 def _squared(gradients: Tensor) -> NDArray[np.float64]:

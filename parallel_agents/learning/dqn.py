@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import time
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -15,6 +15,7 @@ from parallel_agents.learning.batches import Joining, joining_state
 from parallel_agents.learning.figures import sampling_figures
 from parallel_agents.learning.losses import allowed, double_q_targets, huber, q_targets, values_of, weighted_mean
 from parallel_agents.learning.pace import LearningRates, optimizer_state
+from parallel_agents.learning.parts import in_parts, touched
 from parallel_agents.networks import gradient_rows
 from parallel_agents.networks.numerics import RowAdam, clip_rows
 from parallel_agents.types import Array, Identity, RoundResult, Snapshot, State
@@ -23,6 +24,8 @@ __all__ = ["DQNLearner"]
 
 HYPER = ("lr", "lr_final", "lr_updates", "lr_shape", "clip", "tau", "target_interval", "batch_growth")
 """Hyper-parameters that may differ between the rows of a stack; they are part of the state."""
+COPIES = 5
+"""Of an agent's weights: online, target, gradient and two moments."""
 NOT_LEARNED = ("ready", "places", "rare")
 """Columns of a snapshot that no loss reads."""
 
@@ -58,13 +61,19 @@ class DQNLearner:
 
     def learn(self, state: State, snapshot: Snapshot, identity: Identity) -> tuple[State, RoundResult]:
         """One round for every agent of the state."""
-        if not snapshot["ready"].any():
-            return state, RoundResult.nothing(snapshot.round, len(identity))
-        began = time.perf_counter()
-        new = state.clone()
+        numbers = touched(self.network, COPIES, self._samples(snapshot))
+        return in_parts(self._learn, state, snapshot, identity, numbers)
+
+    def _samples(self, snapshot: Snapshot) -> int:
+        """Of one agent's update; of sequences every turn."""
+        return math.prod(snapshot["states"].shape[1:-1]) // self.updates
+
+    def _learn(self, new: State, snapshot: Snapshot, identity: Identity) -> RoundResult:
+        """The updates of some agents, written into their rows of the new state."""
+        before = new["updates"].cpu().numpy().copy()
         rows = new["online"]
         leaves, targets = self.network.leaves(rows), self.network.bind(new["target"])
-        gradients = torch.zeros_like(rows)
+        gradients = torch.empty_like(rows)
         optimizer = RowAdam(rows, gradients, new["first"], new["second"], new["steps"])
         pace, joining = Pace(new), Joining(new, self.batch, self.updates)
         ready = snapshot["ready"].tolist()
@@ -86,14 +95,14 @@ class DQNLearner:
             norms.append(norm)
             errors.append(error.detach())
         new["updates"].copy_(torch.from_numpy(pace.updates))
-        joining.settle(new)
-        done = pace.updates - state["updates"].cpu().numpy()
+        joining.settle(new, snapshot["ready"])
+        done = pace.updates - before
         metrics = {"loss": _mean(losses), "gradient_norm": _mean(norms), **sampling_figures(snapshot)}
         if joining.active:
-            metrics["batch_size"] = state["batch.joined"].cpu().numpy() * self.batch
+            metrics["batch_size"] = joining.joined * self.batch
         rejected = joining.attempts * snapshot["ready"] - done
         surprises = _surprises(snapshot, errors)
-        return new, RoundResult(snapshot.round, done, rejected, metrics, surprises, seconds=time.perf_counter() - began)
+        return RoundResult(snapshot.round, done, rejected, metrics, surprises)
 
     def _batch(self, snapshot: Snapshot, update: int) -> dict[str, Tensor]:
         """The (N, B, …) columns of one update."""

@@ -12,7 +12,7 @@ from torch import Tensor
 from parallel_agents.learning.dqn import DQNLearner
 from parallel_agents.learning.losses import allowed, quantile_huber, weighted_mean
 from parallel_agents.seeding import Purpose, generator
-from parallel_agents.types import Array, Identity
+from parallel_agents.types import Array, Identity, Snapshot
 
 __all__ = ["IQNLearner"]
 
@@ -22,6 +22,9 @@ class IQNLearner(DQNLearner):
     """As `DQNLearner`, with values at quantiles and noisy layers; `network` is a `QuantileNetwork`."""
 
     quantiles: int = 12
+
+    def _samples(self, snapshot: Snapshot) -> int:
+        return super()._samples(snapshot) * self.quantiles
 
     def _draws(self, identity: Identity, updates: Array) -> dict[str, Tensor]:
         """Quantiles and noise of one update, from each agent's own addresses and count of updates."""
@@ -46,13 +49,9 @@ class IQNLearner(DQNLearner):
         with torch.no_grad():
             ahead = (batch["next_states"], batch["next_quantiles"], batch["next_noise"])
             next_values = self.network.quantiles(targets, *ahead)
-            chooser = self.network.quantiles(leaves, *ahead) if self.double else next_values
-            best = (
-                allowed(chooser.mean(2), batch.get("next_masks"))
-                .argmax(-1)[:, :, None, None]
-                .expand(-1, -1, self.quantiles, 1)
-            )
-            kept = next_values.gather(-1, best).squeeze(-1)
+            chooser = self.network.mean(leaves, *ahead) if self.double else next_values.mean(2)
+            best = allowed(chooser, batch.get("next_masks")).argmax(-1)[:, :, None, None]
+            kept = next_values.gather(-1, best.expand(-1, -1, self.quantiles, 1)).squeeze(-1)
             goals = batch["returns"][..., None] + batch["discounts"][..., None] * kept
         taken = batch["actions"][:, :, None, None].expand(-1, -1, self.quantiles, 1)
         errors = goals[:, :, None, :] - values.gather(-1, taken)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -14,6 +13,7 @@ from torch import Tensor
 
 from parallel_agents.learning.figures import sampling_figures
 from parallel_agents.learning.pace import LearningRates, optimizer_state
+from parallel_agents.learning.parts import in_parts, touched
 from parallel_agents.learning.trajectories import Trajectories
 from parallel_agents.networks import gradient_rows
 from parallel_agents.networks.numerics import RowAdam, clip_rows
@@ -26,6 +26,8 @@ HYPER = (
     "entropy", "gamma", "lambda", "target_kl",
 )  # fmt: skip
 """Hyper-parameters that may differ between the rows of a stack; they are part of the state."""
+COPIES = 4
+"""Of an agent's weights: themselves, gradient and two moments."""
 
 
 @dataclass(frozen=True)
@@ -75,10 +77,12 @@ class PPOLearner:
 
     def learn(self, state: State, snapshot: Snapshot, identity: Identity) -> tuple[State, RoundResult]:
         """One round for every agent of the state."""
-        if not snapshot["ready"].any():
-            return state, RoundResult.nothing(snapshot.round, len(identity))
-        began = time.perf_counter()
-        new = state.clone()
+        numbers = touched(self.network, COPIES, self.batch * self.sequence)
+        return in_parts(self._learn, state, snapshot, identity, numbers)
+
+    def _learn(self, new: State, snapshot: Snapshot, identity: Identity) -> RoundResult:
+        """The updates of some agents, written into their rows of the new state."""
+        before = new["updates"].cpu().numpy().copy()
         data = Trajectories(snapshot, new, identity, parts=self.minibatches, batch=self.batch, length=self.sequence)
         step = Step(self, new)
         if data.stops_early:
@@ -92,15 +96,9 @@ class PPOLearner:
                 attempts += running & weights.any(axis=1)
             running = running & ~(distance > data.limits)
         new["updates"].copy_(torch.from_numpy(step.updates))
-        accepted = step.updates - state["updates"].cpu().numpy()
-        result = RoundResult(
-            snapshot.round,
-            accepted,
-            attempts - accepted,
-            step.metrics() | sampling_figures(snapshot),
-            seconds=time.perf_counter() - began,
-        )
-        return new, result
+        accepted = step.updates - before
+        figures = step.metrics() | sampling_figures(snapshot)
+        return RoundResult(snapshot.round, accepted, attempts - accepted, figures)
 
 
 class Step:
@@ -111,7 +109,7 @@ class Step:
         self._batch = learner.batch
         self._rows = state["online"]
         self._leaves = learner.network.leaves(self._rows)
-        self._gradients = torch.zeros_like(self._rows)
+        self._gradients = torch.empty_like(self._rows)
         self._optimizer = RowAdam(self._rows, self._gradients, state["first"], state["second"], state["steps"])
         self._rates = LearningRates(state)
         self._hyper = {name: state[f"hyper.{name}"].float()[:, None] for name in HYPER}

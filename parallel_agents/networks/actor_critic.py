@@ -13,12 +13,13 @@ from torch import Tensor
 from parallel_agents.networks.convolution import Convolution
 from parallel_agents.networks.distributions import Distribution, SquashedGaussian
 from parallel_agents.networks.mlp import MLP
+from parallel_agents.networks.numerics import Layer
 from parallel_agents.networks.rows import Layout
 from parallel_agents.types import Identity
 
 __all__ = ["ActorCritic"]
 
-Layers = list[tuple[Tensor, Tensor]]
+Layers = list[Layer]
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from parallel_agents.errors import ConfigError
-from parallel_agents.networks.numerics import MIN_WIDTH, product
+from parallel_agents.networks.numerics import MIN_WIDTH, Layer
 
 __all__ = ["Convolution"]
 
@@ -67,17 +67,17 @@ class Convolution:
         pairs = itertools.pairwise(self._sizes())
         return [(before[0] * k * k, after[0]) for (before, after), (_, k, _) in zip(pairs, self.layers, strict=True)]
 
-    def through(self, layers: Sequence[tuple[Tensor, Tensor]], inputs: Tensor, activation: str) -> Tensor:
-        """(N, R, channels·rows·columns) -> (N, R, outputs); layers hold transposed weights and biases."""
+    def through(self, layers: Sequence[Layer], inputs: Tensor, activation: str) -> Tensor:
+        """(N, R, channels·rows·columns) -> (N, R, outputs), by the product of each layer."""
         agents, pictures = inputs.shape[:2]
         x = inputs.reshape(agents, pictures, *self.picture).permute(0, 1, 3, 4, 2)
-        for (weight, bias), (filters, kernel, stride) in zip(layers, self.layers, strict=True):
+        for own, (filters, kernel, stride) in zip(layers, self.layers, strict=True):
             patches = x.unfold(2, kernel, stride).unfold(3, kernel, stride)  # (N, R, rows, columns, channels, k, k)
             rows, columns = patches.shape[2:4]
             flat = patches.reshape(agents, pictures * rows * columns, -1)
             if flat.shape[-1] < MIN_WIDTH:
                 flat = pad(flat, (0, MIN_WIDTH - flat.shape[-1]))
-            out = product(flat, weight, bias)
+            out = own(flat)
             out = out.relu_() if activation == "relu" else out.tanh_()
             x = out[..., :filters].reshape(agents, pictures, rows, columns, filters)
         return x.reshape(agents, pictures, -1)

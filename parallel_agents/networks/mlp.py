@@ -15,7 +15,7 @@ from torch import Tensor
 
 from parallel_agents.errors import ConfigError
 from parallel_agents.networks.convolution import Convolution
-from parallel_agents.networks.numerics import MIN_WIDTH, product, width
+from parallel_agents.networks.numerics import MIN_WIDTH, Layer, layer, width
 from parallel_agents.networks.rows import Layout
 from parallel_agents.seeding import Purpose, generator
 from parallel_agents.types import Identity
@@ -104,11 +104,11 @@ class MLP:
         """`forward` with these rows, made ready once for many calls."""
         return partial(self.through, self.layers(self.bind(rows)))
 
-    def layers(self, parameters: Sequence[Tensor]) -> list[tuple[Tensor, Tensor]]:
-        """Transposed weight and bias of each layer."""
-        return [(parameters[at].transpose(1, 2), parameters[at + 1]) for at in range(0, len(parameters), 2)]
+    def layers(self, parameters: Sequence[Tensor]) -> list[Layer]:
+        """Each layer with its weight and bias."""
+        return [layer(parameters[at], parameters[at + 1]) for at in range(0, len(parameters), 2)]
 
-    def through(self, layers: Sequence[tuple[Tensor, Tensor]], inputs: Tensor) -> Tensor:
+    def through(self, layers: Sequence[Layer], inputs: Tensor) -> Tensor:
         """(N, R, inputs) through the layers and the head."""
         x = inputs
         if self.convolution is not None:
@@ -117,11 +117,11 @@ class MLP:
             layers = layers[count:]
         if x.shape[-1] < MIN_WIDTH:
             x = torch.nn.functional.pad(x, (0, MIN_WIDTH - x.shape[-1]))
-        for weight, bias in layers[:-1]:
-            x = product(x, weight, bias)
+        for own in layers[:-1]:
+            x = own(x)
             # in place: the product is not needed again, not even for the gradient
             x = x.relu_() if self.activation == "relu" else x.tanh_()
-        x = product(x, *layers[-1])
+        x = layers[-1](x)
         if self.dueling:
             value, advantage = x[..., :1], x[..., 1 : 1 + self.outputs]
             return value + advantage - advantage.mean(-1, keepdim=True)

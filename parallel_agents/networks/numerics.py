@@ -21,6 +21,8 @@ from __future__ import annotations
 import ctypes
 import os
 import platform
+from collections.abc import Callable
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -35,9 +37,9 @@ __all__ = [
     "clip_rows",
     "elu",
     "fingerprint",
+    "layer",
     "linear",
     "padded",
-    "product",
     "require",
     "sigmoid",
     "silu",
@@ -46,10 +48,15 @@ __all__ = [
     "width",
 ]
 
+Layer = Callable[[Tensor], Tensor]
 ROW_MULTIPLE = 32
 MIN_WIDTH = 2
 MAX_TILE = 64
 CBWR_AUTO = 2
+TRIM_THRESHOLD, MMAP_THRESHOLD = -1, -3
+"""Options of glibc's `mallopt`."""
+KEPT_BYTES, MAPPED_BYTES = 2**28, 2**25
+"""Freed memory that is kept, at most; size from which a block is the system's own matter (the largest allowed)."""
 LARGE_WEIGHT = 2**13
 """Numbers in one agent's weight from which its gradient is computed in the weight's own order."""
 
@@ -69,22 +76,25 @@ def tile_rows(worlds: int) -> int:
     return min(worlds, MAX_TILE)
 
 
+def layer(weight: Tensor, bias: Tensor) -> Layer:
+    """`linear` with these, (N, out, in) and (N, 1, out), made ready once for many calls."""
+    if weight.requires_grad:
+        return partial(linear, weight=weight, bias=bias)
+    return partial(torch.baddbmm, bias, batch2=weight.transpose(1, 2))
+
+
 def linear(inputs: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     """(N, R, in), (N, out, in), (N, 1, out) -> (N, R, out), agent by agent with its own weights."""
-    return product(inputs, weight.transpose(1, 2), bias)
-
-
-def product(inputs: Tensor, transposed: Tensor, bias: Tensor) -> Tensor:
-    """`linear` with the weight already transposed, (N, in, out), as acting keeps it."""
-    if transposed.requires_grad and transposed[0].numel() >= LARGE_WEIGHT:
-        return _Linear.apply(inputs, transposed.transpose(1, 2), bias)  # type: ignore[no-any-return, no-untyped-call]
-    return torch.baddbmm(bias, inputs, transposed)
+    if weight.requires_grad and weight.shape[1] * weight.shape[2] >= LARGE_WEIGHT:
+        return _Linear.apply(inputs, weight, bias)  # type: ignore[no-any-return, no-untyped-call]
+    return torch.baddbmm(bias, inputs, weight.transpose(1, 2))
 
 
 class _Linear(torch.autograd.Function):
-    """`linear` whose weight gets its gradient in its own order.
+    """`linear` whose weight gets its gradient in its own order, and at once where it belongs.
 
-    Torch's own comes transposed and has to be turned, which for large layers takes longer than computing it.
+    Torch's own comes transposed and has to be turned, which for large layers takes longer than computing it. And a
+    leaf whose place for gradients is known (`gradient_rows`) needs none that is made only to be copied there.
     """
 
     @staticmethod
@@ -93,10 +103,15 @@ class _Linear(torch.autograd.Function):
         return torch.baddbmm(bias, inputs, weight.transpose(1, 2))
 
     @staticmethod
-    def backward(ctx: Any, slope: Tensor) -> tuple[Tensor | None, Tensor, Tensor]:
+    def backward(ctx: Any, slope: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor]:
         inputs, weight = ctx.saved_tensors
         back = torch.bmm(slope, weight) if ctx.needs_input_grad[0] else None
-        return back, torch.bmm(slope.transpose(1, 2), inputs), slope.sum(1, keepdim=True)
+        bias = slope.sum(1, keepdim=True)
+        if not weight.is_leaf or weight.grad is None:
+            return back, torch.bmm(slope.transpose(1, 2), inputs), bias
+        for place, own, seen in zip(weight.grad, slope, inputs, strict=True):  # one by one also where there is one
+            place.addmm_(own.t(), seen)
+        return back, None, bias
 
 
 def sigmoid(x: Tensor) -> Tensor:
@@ -159,12 +174,25 @@ def require() -> None:
     Called at the start of every run, learner thread and worker process.
     """
     torch.set_num_threads(1)
+    _keep_memory()
     mode = _mkl_mode()
     if mode is not None and mode != CBWR_AUTO:
         raise NumericsError(
             f"MKL runs in mode {mode} instead of {CBWR_AUTO} (AUTO): torch was used before parallel_agents was "
             "imported. Import parallel_agents first, or set MKL_CBWR=AUTO in the environment"
         )
+
+
+@cache
+def _keep_memory() -> None:
+    """Let the C library keep what an update frees for the next one, where it can be asked to.
+
+    By default it hands blocks of megabytes back to the system at once, and the next update waits for fresh pages.
+    """
+    if platform.libc_ver()[0] == "glibc":
+        library = ctypes.CDLL(None)
+        library.mallopt(TRIM_THRESHOLD, KEPT_BYTES)
+        library.mallopt(MMAP_THRESHOLD, MAPPED_BYTES)
 
 
 def fingerprint(device: str = "cpu") -> dict[str, str]:

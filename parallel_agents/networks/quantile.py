@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from parallel_agents.errors import ConfigError
-from parallel_agents.networks.numerics import linear, product, width
+from parallel_agents.networks.numerics import Layer, layer, linear, width
 from parallel_agents.networks.rows import Layout
 from parallel_agents.seeding import Purpose, generator
 from parallel_agents.types import Identity
@@ -21,24 +21,26 @@ from parallel_agents.types import Identity
 __all__ = ["QuantileNetwork"]
 
 COSINES = 64
+Noise = dict[str, tuple[Tensor, Tensor]]
+"""Of each noisy layer: of its inputs, and of its outputs."""
 
 
 class _Ready(NamedTuple):
-    """The weights of acting: of each layer the transposed weight and the bias."""
+    """What acting computes with."""
 
-    seen: tuple[Tensor, Tensor]
+    seen: Layer
     embedded: Tensor
     """(N, 1, K, layer): the quantiles that acting uses, the same for every row."""
-    joined: tuple[Tensor, Tensor]
-    head: tuple[Tensor, Tensor]
+    joined: Layer
+    head: Layer
 
 
 @dataclass(frozen=True)
 class QuantileNetwork:
     """Values of actions at quantiles: what is seen, times an embedding of the quantile, then noisy layers.
 
-    `forward` is what acting uses: the mean over fixed quantiles, with the noise left out. `quantiles` is what
-    learning uses. Both read the same rows and neither changes anything, so there is no mode to flip.
+    `forward` is what acting uses: the mean over fixed quantiles, with the noise left out. `quantiles` and their `mean`
+    are what learning uses. All read the same rows and none changes anything, so there is no mode to flip.
 
     Noisy layers (Fortunato et al. 2018): weight = mean + deviation · noise, the noise factorised.
     """
@@ -117,8 +119,14 @@ class QuantileNetwork:
         self, parameters: Sequence[Tensor], inputs: Tensor, quantiles: Tensor, noise: Tensor | None
     ) -> Tensor:
         """inputs (N, R, in), quantiles (N, R, K), noise (N, noise_size) -> (N, R, K, outputs)."""
-        own = self._named(parameters)
-        return self._values(own, inputs, self._embedded(own, quantiles), noise)
+        own, parts = self._named(parameters), self._noise_parts(noise)
+        hidden = self._hidden(own, inputs, quantiles, parts).flatten(1, 2)
+        return self._valued(hidden, own, parts).reshape(*quantiles.shape, self.outputs)
+
+    def mean(self, parameters: Sequence[Tensor], inputs: Tensor, quantiles: Tensor, noise: Tensor | None) -> Tensor:
+        """As `quantiles`, the mean over them: (N, R, outputs). The head is linear, so it is given the mean."""
+        own, parts = self._named(parameters), self._noise_parts(noise)
+        return self._valued(self._hidden(own, inputs, quantiles, parts).mean(2), own, parts)
 
     def _named(self, parameters: Sequence[Tensor]) -> dict[str, Tensor]:
         return dict(zip(self.layout.names, parameters, strict=True))
@@ -129,10 +137,10 @@ class QuantileNetwork:
         weight, count = own["seen.weight"], self.acting_quantiles
         middles = (torch.arange(count, device=weight.device) + 0.5) / count
         return _Ready(
-            seen=(weight.transpose(1, 2), own["seen.bias"]),
+            seen=layer(weight, own["seen.bias"]),
             embedded=self._embedded(own, middles.expand(len(weight), 1, count)),
-            joined=(own["joined.weight.mean"].transpose(1, 2), own["joined.bias.mean"]),
-            head=(self._as_one(own["head.weight.mean"]).transpose(1, 2), self._as_one(own["head.bias.mean"], -1)),
+            joined=layer(own["joined.weight.mean"], own["joined.bias.mean"]),
+            head=layer(self._as_one(own["head.weight.mean"]), self._as_one(own["head.bias.mean"], -1)),
         )
 
     def _as_one(self, head: Tensor, axis: int = 1) -> Tensor:
@@ -145,10 +153,10 @@ class QuantileNetwork:
     def _mean_values(self, ready: _Ready, inputs: Tensor) -> Tensor:
         """(N, R, inputs) -> (N, R, outputs). The head is linear, so it is given the mean over the quantiles."""
         (agents, rows, _), count = inputs.shape, self.acting_quantiles
-        seen = product(self._wide(inputs), *ready.seen).relu_()
+        seen = ready.seen(self._wide(inputs)).relu_()
         joined = (seen[:, :, None] * ready.embedded).view(agents, rows * count, -1)
-        hidden = product(joined, *ready.joined).relu_().view(agents, rows, count, -1)
-        values = product(hidden.mean(2), *ready.head)
+        hidden = ready.joined(joined).relu_().view(agents, rows, count, -1)
+        values = ready.head(hidden.mean(2))
         return values if values.shape[-1] == self.outputs else values[..., : self.outputs]
 
     def _wide(self, inputs: Tensor) -> Tensor:
@@ -163,18 +171,23 @@ class QuantileNetwork:
         embedded = linear(waves, own["cosines.weight"], own["cosines.bias"]).relu_()
         return embedded.reshape(agents, rows, count, -1)
 
-    def _values(self, own: dict[str, Tensor], inputs: Tensor, embedded: Tensor, noise: Tensor | None) -> Tensor:
-        """inputs (N, R, in), embedded (N, R, K, layer) -> (N, R, K, outputs)."""
-        (agents, rows, _), count = inputs.shape, embedded.shape[2]
-        seen = linear(self._wide(inputs), own["seen.weight"], own["seen.bias"]).relu_()
-        joined = (seen[:, :, None] * embedded).reshape(agents, rows * count, -1)
-        parts = self._noise_parts(noise)
-        hidden = linear(joined, *_noisy(own, "joined", parts)).relu_()
-        head = linear(hidden, *_noisy(own, "head", parts)).reshape(agents, rows, count, -1)
-        value, advantage = head[..., :1], head[..., 1 : 1 + self.outputs]
-        return value + advantage - advantage.mean(-1, keepdim=True)
+    def _hidden(self, own: dict[str, Tensor], inputs: Tensor, quantiles: Tensor, parts: Noise) -> Tensor:
+        """inputs (N, R, in), quantiles (N, R, K) -> (N, R, K, layer), what the head is given."""
+        agents, rows, count = quantiles.shape
+        seen = linear(self._wide(inputs), own["seen.weight"], own["seen.bias"]).relu_()[:, :, None]
+        embedded = self._embedded(own, quantiles)
+        # in place where no gradient will ask for the embedding
+        joined = seen * embedded if torch.is_grad_enabled() else embedded.mul_(seen)
+        weight, bias = _noisy(own, "joined", parts)
+        hidden = linear(joined.reshape(agents, rows * count, -1), weight, bias).relu_()
+        return hidden.reshape(agents, rows, count, -1)
 
-    def _noise_parts(self, noise: Tensor | None) -> dict[str, tuple[Tensor, Tensor]]:
+    def _valued(self, hidden: Tensor, own: dict[str, Tensor], parts: Noise) -> Tensor:
+        """(N, R, layer) -> (N, R, outputs): the head, dueling."""
+        weight, bias = _noisy(own, "head", parts)
+        return linear(hidden, self._as_one(weight), self._as_one(bias, -1))[..., : self.outputs]
+
+    def _noise_parts(self, noise: Tensor | None) -> Noise:
         """Each noisy layer's own noise of its inputs and outputs."""
         if noise is None:
             return {}
@@ -187,11 +200,11 @@ class QuantileNetwork:
         return parts
 
 
-def _noisy(own: dict[str, Tensor], name: str, parts: dict[str, tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
+def _noisy(own: dict[str, Tensor], name: str, parts: Noise) -> tuple[Tensor, Tensor]:
     """Weight and bias of a noisy layer; its means alone where there is no noise."""
     weight, bias = own[f"{name}.weight.mean"], own[f"{name}.bias.mean"]
     if name not in parts:
         return weight, bias
     inner, outer = parts[name]
-    weight = weight + own[f"{name}.weight.deviation"] * (outer[:, :, None] * inner[:, None, :])
-    return weight, bias + own[f"{name}.bias.deviation"] * outer[:, None, :]
+    weight = torch.addcmul(weight, own[f"{name}.weight.deviation"], outer[:, :, None] * inner[:, None, :])
+    return weight, torch.addcmul(bias, own[f"{name}.bias.deviation"], outer[:, None, :])

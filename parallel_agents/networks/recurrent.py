@@ -15,7 +15,7 @@ from parallel_agents.errors import ConfigError
 from parallel_agents.networks.actor_critic import ActorCritic
 from parallel_agents.networks.distributions import Distribution
 from parallel_agents.networks.mlp import MLP
-from parallel_agents.networks.numerics import MIN_WIDTH, product, sigmoid, width
+from parallel_agents.networks.numerics import MIN_WIDTH, Layer, layer, sigmoid, width
 from parallel_agents.networks.rows import Layout
 from parallel_agents.seeding import Purpose, generator
 from parallel_agents.types import Identity
@@ -23,6 +23,7 @@ from parallel_agents.types import Identity
 __all__ = ["Recurrent"]
 
 Through = Callable[[Tensor], Tensor]
+Unit = tuple[Layer, Layer]
 ENCODER, UNIT = 2, 3
 """Addresses of the parts' initial draws; heads have 0 and 1."""
 
@@ -118,7 +119,7 @@ class Recurrent:
         through = _acting(self.encoder, encoder) if self.encoder is not None else None
         return partial(self._step, _ready(unit), through, _acting(self.head, head))
 
-    def _step(self, unit: Sequence[Tensor], encoder: Through | None, head: Through, inputs: Tensor) -> Tensor:
+    def _step(self, unit: Unit, encoder: Through | None, head: Through, inputs: Tensor) -> Tensor:
         entering = self._enter(unit, encoder, inputs[..., : self.seen])
         state = self._next(unit, entering, inputs[..., self.seen :])
         return torch.cat([head(state), state], -1)
@@ -148,7 +149,7 @@ class Recurrent:
         end = 4 + (len(self.encoder.layout.names) if self.encoder is not None else 0)
         return parameters[:4], parameters[4:end], parameters[end:]
 
-    def _enter(self, unit: Sequence[Tensor], encoder: Through | None, seen: Tensor) -> Tensor:
+    def _enter(self, unit: Unit, encoder: Through | None, seen: Tensor) -> Tensor:
         """(N, R, seen) -> (N, R, 3·state): what the unit's gates get from what is seen."""
         x = seen
         if self.encoder is not None and encoder is not None:
@@ -156,20 +157,20 @@ class Recurrent:
             x = torch.relu(x) if self.encoder.activation == "relu" else torch.tanh(x)
         if x.shape[-1] < MIN_WIDTH:
             x = torch.nn.functional.pad(x, (0, MIN_WIDTH - x.shape[-1]))
-        return product(x, unit[0], unit[1])
+        return unit[0](x)
 
-    def _next(self, unit: Sequence[Tensor], entering: Tensor, state: Tensor) -> Tensor:
+    def _next(self, unit: Unit, entering: Tensor, state: Tensor) -> Tensor:
         """(N, R, 3·state), (N, R, state) -> the next state: how much to reset, how much to keep, what to take in."""
         gates = 2 * self.state
-        own = product(state, unit[2], unit[3])
+        own = unit[1](state)
         reset, keep = sigmoid(entering[..., :gates] + own[..., :gates]).chunk(2, -1)
         new = torch.tanh(entering[..., gates:] + reset * own[..., gates:])
         return torch.lerp(new, state, keep)
 
 
-def _ready(unit: Sequence[Tensor]) -> list[Tensor]:
-    """The unit's weights transposed, as products take them."""
-    return [unit[0].transpose(1, 2), unit[1], unit[2].transpose(1, 2), unit[3]]
+def _ready(unit: Sequence[Tensor]) -> Unit:
+    """The unit's layers: of what enters it, and of its state."""
+    return layer(unit[0], unit[1]), layer(unit[2], unit[3])
 
 
 def _acting(part: MLP | ActorCritic, parameters: Sequence[Tensor]) -> Through:

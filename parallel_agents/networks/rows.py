@@ -50,9 +50,13 @@ class Layout:
 
 
 def gradient_rows(loss: Tensor, layout: Layout, leaves: list[Tensor], out: Tensor) -> Tensor:
-    """Gradients of a loss summed over agents, copied into the (N, length) rows of `out`."""
-    gradients = torch.autograd.grad(loss, leaves, materialize_grads=True)  # zeros for what was not used
-    for offset, gradient in zip(layout.offsets, gradients, strict=True):
-        flat = gradient.reshape(gradient.shape[0], -1)
-        out[:, offset : offset + flat.shape[1]] = flat
+    """Gradients of a loss summed over agents, in the (N, length) rows of `out`: what was there before is gone."""
+    out.zero_()
+    places = layout.views(out)
+    for leaf, place in zip(leaves, places, strict=True):
+        leaf.grad = place  # large layers write there themselves, and then give none
+    gradients = torch.autograd.grad(loss, leaves, allow_unused=True)
+    for place, gradient in zip(places, gradients, strict=True):
+        if gradient is not None:
+            place += gradient
     return out

@@ -48,7 +48,7 @@ def test_noise_makes_batches_grow_and_agreement_lets_them_shrink() -> None:
         for _ in range(16):
             noisy = draws.standard_normal(50)
             joining.take(torch.from_numpy(np.stack([noisy, np.ones(50) + 0.01 * noisy, noisy])).float())
-        joining.settle(now)
+        joining.settle(now, np.ones(3, np.bool_))
     assert now["batch.joined"].tolist() == [16, 2, 1]
 
 
@@ -58,5 +58,5 @@ def test_without_growth_nothing_is_kept_or_changed() -> None:
     gradients = torch.tensor([[1.0, 2.0]])
     assert joining.take(gradients) == [True]
     assert gradients.tolist() == [[1.0, 2.0]]
-    joining.settle(now)
+    joining.settle(now, np.ones(1, np.bool_))
     assert not joining.active
