@@ -78,7 +78,7 @@ def _updating(agents: int, goal: float | None) -> Row:
             "ready": np.ones(agents, np.bool_),
         },
     )
-    plain = [PlainDQN(INPUTS, HIDDEN, ACTIONS) for _ in range(agents)]
+    plain = [PlainDQN(mlp(INPUTS, HIDDEN, ACTIONS)) for _ in range(agents)]
     columns = {name: torch.from_numpy(column) for name, column in snapshot.columns.items() if name != "ready"}
 
     def loop() -> None:

@@ -5,20 +5,28 @@ Both sides do the same arithmetic on the same data; a stack must never be slower
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor, nn
 
 from benchmarks.measure import Row, medians, row
-from benchmarks.plain import PlainDQN, PlainIQN, PlainPPO
-from parallel_agents.acting import Inference
+from benchmarks.plain import PlainDQN, PlainIQN, PlainPPO, mlp
+from benchmarks.plain_recurrent import SEQUENCE, PlainRecurrentDQN, PlainRecurrentPPO
+from parallel_agents.acting import Inference, Recall
 from parallel_agents.adapters.gymnasium import gymnasium_environment
 from parallel_agents.models import DQN, IQN, PPO, Model
+from parallel_agents.models.stack import rehearse
+from parallel_agents.networks import Invariance, ModuleNetwork
 from parallel_agents.networks.numerics import require
+from parallel_agents.runtime.backends.inline import InlineBackend
+from parallel_agents.tracking.timeline import Timeline
 from parallel_agents.types import Identity, Snapshot, Weights
 
 AGENTS = (2, 8, 32, 128)
@@ -39,25 +47,77 @@ class Learner:
     """Of a round: what is done once for all of them counts for so many."""
     replays: bool = True
     """Learns from sampled batches; otherwise from whole trajectories."""
+    sizes: Mapping[str, tuple[int, int]] = field(default_factory=lambda: SIZES)
+    agents: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    """Of a size, where not all of `AGENTS` are measured."""
 
 
 ROLLOUT = {"worlds": 8, "rollout": 32, "passes": 2, "minibatches": 4}
+SEQUENCES: dict[str, Any] = {"recurrent": True, "sequence": SEQUENCE}
+PICTURE = (4, 9, 9)
+FEW = {"sorrel": (2, 8, 32)}
+"""Sequences of 128 large agents would take minutes."""
+
+
+def own_module(inputs: int, units: int) -> nn.Module:
+    """A network as a user writes it."""
+    return nn.Sequential(nn.Linear(inputs, units), nn.LayerNorm(units), nn.ReLU(), nn.Linear(units, ACTIONS))
+
+
+class OwnConvolution(nn.Module):
+    """Another one, for pictures."""
+
+    def __init__(self, units: int) -> None:
+        super().__init__()
+        self.seen = nn.Conv2d(PICTURE[0], 16, 3)
+        self.body, self.head = nn.Linear(16 * 49, units), nn.Linear(units, ACTIONS)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = torch.relu(self.seen(x)).flatten(1)
+        return self.head(torch.relu(self.body(x)))  # type: ignore[no-any-return]
+
+
 LEARNERS = {
     "dqn": Learner(
         lambda inputs, units: DQN((inputs,), ACTIONS, hidden=(units, units)),
-        lambda inputs, units: PlainDQN(inputs, (units, units), ACTIONS),
+        lambda inputs, units: PlainDQN(mlp(inputs, (units, units), ACTIONS)),
         updates=8,
     ),
     "iqn": Learner(
         lambda inputs, units: IQN((inputs,), ACTIONS, layer=units, n_frames=1),
         lambda inputs, units: PlainIQN(inputs, units, ACTIONS),
-        updates=2,
+        updates=4,
     ),
     "ppo": Learner(
         lambda inputs, units: PPO((inputs,), ACTIONS, hidden=(units, units), **ROLLOUT),
-        lambda inputs, units: PlainPPO(inputs, (units, units), ACTIONS),
+        lambda inputs, units: PlainPPO(*(mlp(inputs, (units, units), out, nn.Tanh) for out in (ACTIONS, 1))),
         updates=8,
         replays=False,
+    ),
+    "recurrent dqn": Learner(
+        lambda inputs, units: DQN((inputs,), ACTIONS, hidden=(units, units), **SEQUENCES),
+        lambda inputs, units: PlainRecurrentDQN(inputs, units, ACTIONS),
+        updates=2,
+        agents=FEW,
+    ),
+    "recurrent ppo": Learner(
+        lambda inputs, units: PPO((inputs,), ACTIONS, hidden=(units, units), **ROLLOUT, **SEQUENCES),
+        lambda inputs, units: PlainRecurrentPPO(inputs, units, ACTIONS),
+        updates=8,
+        replays=False,
+        agents=FEW,
+    ),
+    "dqn, own module": Learner(
+        lambda inputs, units: DQN((inputs,), ACTIONS, network=partial(own_module, inputs, units)),
+        lambda inputs, units: PlainDQN(own_module(inputs, units)),
+        updates=8,
+        sizes={"small": SIZES["small"]},
+    ),
+    "dqn, own convolution": Learner(
+        lambda inputs, units: DQN(PICTURE, ACTIONS, network=partial(OwnConvolution, units)),
+        lambda inputs, units: PlainDQN(OwnConvolution(units)),
+        updates=4,
+        sizes={"small": (math.prod(PICTURE), 64)},
     ),
 }
 
@@ -69,56 +129,86 @@ def rows() -> list[Row]:
 
 def _kernels() -> Iterator[Row]:
     for name, learner in LEARNERS.items():
-        for size, (inputs, units) in SIZES.items():
-            for agents in AGENTS:
-                model = learner.ours(inputs, units)
+        for size, (inputs, units) in learner.sizes.items():
+            for agents in learner.agents.get(size, AGENTS):
+                ours = Seated.of(learner.ours(inputs, units), agents)
                 plain = [learner.plain(inputs, units) for _ in range(agents)]
                 what = f"{name} {size} ({inputs} inputs, {units} units), {agents} agents: module loop / stack"
-                yield _compared(f"acting, {what}", *_acting(model, plain, agents))
-                yield _compared(f"updating, {what}", *_updating(model, plain, agents, learner))
+                yield _compared(f"acting, {what}", *_acting(ours, plain))
+                yield _compared(f"updating, {what}", *_updating(ours, plain, learner))
 
 
-def _acting(model: Model, plain: list[Any], agents: int) -> tuple[Callable[[], Any], Callable[[], Any]]:
+@dataclass(frozen=True)
+class Seated:
+    """What backends ask of a stack: agents without buffers, since the benchmark reads made-up data."""
+
+    model: Model
+    identity: Identity
+    learner: Any
+    invariance: Invariance
+
+    @classmethod
+    def of(cls, model: Model, agents: int) -> Seated:
+        blueprint, identity = model.blueprint, _identity(agents)
+        probed = Invariance(True, "the library's own layers")
+        if isinstance(blueprint.network, ModuleNetwork):
+            probed = rehearse(blueprint, agents, "cpu")
+        return cls(model, identity, blueprint.learner(), probed)
+
+    def __len__(self) -> int:
+        return len(self.identity)
+
+
+def _acting(ours: Seated, plain: list[Any]) -> tuple[Callable[[], Any], Callable[[], Any]]:
     """One turn of all agents in one world: observations as numpy in, chosen actions as numpy out."""
-    blueprint = model.blueprint
-    inference = Inference(blueprint.network, agents, 1, together=True)
-    inference.publish(Weights(0, blueprint.network.init(_identity(agents))))
+    blueprint, agents = ours.model.blueprint, len(ours)
+    inference = Inference(blueprint.network, agents, 1, together=ours.invariance.holds)
+    inference.publish(Weights(0, blueprint.network.init(ours.identity)))
+    recall = Recall(agents, 1, blueprint.state)
     draws = np.random.default_rng(0)
-    seen = draws.random((agents, 1, blueprint.network.inputs), np.float32)
+    seen = draws.random((agents, 1, math.prod(blueprint.observation)), np.float32)
+    own = seen.reshape(agents, 1, *blueprint.observation)
     numbers = draws.random((agents, 1, blueprint.slots))
-    explore = np.full(agents, 0.1)
+    explore, first = np.full(agents, 0.1), np.zeros((agents, 1), np.bool_)
 
     def stack() -> None:
-        blueprint.choose(inference.forward(seen), numbers, explore, None)
+        outputs = recall.outputs(inference.forward(recall.inputs(seen, first)))
+        blueprint.choose(outputs, numbers, explore, None)
 
     def loop() -> None:
-        for agent, own in enumerate(plain):
-            own.act(torch.from_numpy(seen[agent]))
+        for one, its in zip(plain, own, strict=True):
+            one.act(torch.from_numpy(its))
 
     return stack, loop
 
 
-def _updating(
-    model: Model, plain: list[Any], agents: int, learner: Learner
-) -> tuple[Callable[[], Any], Callable[[], Any]]:
-    """A round of all agents, from the same columns."""
-    ours = model.blueprint.learner(updates=learner.updates)
-    state = ours.init(_identity(agents), [model.hyper] * agents)
-    snapshot = model.blueprint.rehearsal(agents, updates=learner.updates)
+def _updating(ours: Seated, plain: list[Any], learner: Learner) -> tuple[Callable[[], Any], Callable[[], Any]]:
+    """A round of all agents, from the same columns, as the inline backend learns it."""
+    blueprint, agents = ours.model.blueprint, len(ours)
+    seated = replace(ours, learner=blueprint.learner(updates=learner.updates))
+    state = seated.learner.init(ours.identity, [ours.model.hyper] * agents)
+    snapshot = blueprint.rehearsal(agents, updates=learner.updates)
+    backend = InlineBackend([seated], [state], together=True, timeline=Timeline(enabled=False))
 
     def stack() -> None:
-        ours.learn(state, snapshot, _identity(agents))
+        backend.submit(1, [lambda: snapshot])
+        backend.result(1, 600.0)
 
     def loop() -> None:
         for agent, own in enumerate(plain):
-            own.learn(_columns(snapshot, agent, as_tensors=learner.replays), learner.updates)
+            own.learn(_columns(snapshot, agent, blueprint.observation, learner), learner.updates)
 
     return stack, loop
 
 
-def _columns(snapshot: Snapshot, agent: int, *, as_tensors: bool) -> dict[str, Any]:
+def _columns(snapshot: Snapshot, agent: int, picture: tuple[int, ...], learner: Learner) -> dict[str, Any]:
     own = {name: column[agent] for name, column in snapshot.columns.items() if name != "ready"}
-    return {name: torch.from_numpy(column) for name, column in own.items()} if as_tensors else own
+    if not learner.replays:
+        return own
+    tensors = {name: torch.from_numpy(column) for name, column in own.items()}
+    if len(picture) > 1:
+        tensors |= {name: tensors[name].reshape(-1, *picture) for name in ("states", "next_states")}
+    return tensors
 
 
 def _identity(agents: int) -> Identity:

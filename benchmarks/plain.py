@@ -29,13 +29,10 @@ def mlp(inputs: int, hidden: tuple[int, ...], outputs: int, activation: type[nn.
 
 
 class PlainDQN:
-    """Double DQN with a soft target."""
+    """Double DQN with a soft target, by any module."""
 
-    def __init__(self, inputs: int, hidden: tuple[int, ...], actions: int) -> None:
-        self.online: nn.Module = mlp(inputs, hidden, actions)
-        self._follow()
-
-    def _follow(self) -> None:
+    def __init__(self, online: nn.Module) -> None:
+        self.online = online
         self.target = copy.deepcopy(self.online)
         self.optimizer = torch.optim.Adam(self.online.parameters(), 1e-3, fused=True)
 
@@ -105,10 +102,9 @@ class PlainIQN(PlainDQN):
     """Implicit quantiles with noisy, dueling layers."""
 
     def __init__(self, inputs: int, layer: int, actions: int, quantiles: int = 12) -> None:
-        self.online = QuantileModule(inputs, layer, actions)
+        super().__init__(QuantileModule(inputs, layer, actions))
         self.quantiles = quantiles
         self.fixed = (torch.arange(quantiles) + 0.5)[None] / quantiles
-        self._follow()
 
     def act(self, seen: Tensor) -> Array:
         with torch.inference_mode():
@@ -133,9 +129,9 @@ class PlainIQN(PlainDQN):
 class PlainPPO:
     """PPO with apart networks for policy and value, advantages included."""
 
-    def __init__(self, inputs: int, hidden: tuple[int, ...], actions: int) -> None:
-        self.policy, self.value = mlp(inputs, hidden, actions, nn.Tanh), mlp(inputs, hidden, 1, nn.Tanh)
-        self.parameters = [*self.policy.parameters(), *self.value.parameters()]
+    def __init__(self, policy: nn.Module, value: nn.Module, parameters: list[nn.Parameter] | None = None) -> None:
+        self.policy, self.value = policy, value
+        self.parameters = parameters or [*policy.parameters(), *value.parameters()]
         self.optimizer = torch.optim.Adam(self.parameters, 1e-3, fused=True)
         self.entropy = 0.01
 
@@ -149,7 +145,15 @@ class PlainPPO:
 
     def learn(self, columns: Mapping[str, Array], updates: int) -> None:
         """So many updates from (T, W) columns, four in a pass."""
-        valid = np.flatnonzero(columns["valid"])
+        data, places = self.data(columns)
+        draws = np.random.default_rng(0)
+        for _ in range(updates // 4):
+            for part in np.array_split(draws.permutation(places), 4):
+                chosen = torch.from_numpy(part)
+                self._step({name: column[chosen] for name, column in data.items()})
+
+    def data(self, columns: Mapping[str, Array]) -> tuple[dict[str, Tensor], Array]:
+        """Flat columns, with advantages, and the places of the samples in them."""
         names = ("rewards", "value", "terminated", "truncated", "valid", "follow")
         rise = advantages(*(columns[name][None] for name in names), np.array([0.99]), np.array([0.95]))[0]
         goals = rise + columns["value"]
@@ -157,19 +161,23 @@ class PlainPPO:
         data: dict[str, Any] = {name: columns[name] for name in ("observations", "actions", "log_prob")}
         flat = {name: torch.from_numpy(column.reshape(rise.size, -1)) for name, column in data.items()}
         flat |= {"rise": torch.from_numpy(rise.reshape(-1)), "goals": torch.from_numpy(goals.reshape(-1))}
-        draws = np.random.default_rng(0)
-        for _ in range(updates // 4):
-            for part in np.array_split(draws.permutation(valid), 4):
-                self._step({name: column[torch.from_numpy(part)] for name, column in flat.items()})
+        return flat, np.flatnonzero(columns["valid"])
+
+    def features(self, batch: Batch) -> Tensor:
+        """What policy and value read."""
+        return batch["observations"]
 
     def _step(self, batch: Batch) -> None:
-        logs = torch.log_softmax(self.policy(batch["observations"]), -1)
+        features = self.features(batch)
+        logs = torch.log_softmax(self.policy(features), -1)
         log_prob = logs.gather(-1, batch["actions"]).squeeze(-1)
         ratio = torch.exp(log_prob - batch["log_prob"].squeeze(-1))
         surrogate = torch.minimum(ratio * batch["rise"], ratio.clamp(0.8, 1.2) * batch["rise"])
-        error = (self.value(batch["observations"]).squeeze(-1) - batch["goals"]) ** 2
+        error = (self.value(features).squeeze(-1) - batch["goals"]) ** 2
         entropy = -(logs.exp() * logs).sum(-1)
-        loss = (-surrogate + 0.5 * error - self.entropy * entropy).mean()
+        each = -surrogate + 0.5 * error - self.entropy * entropy
+        counted = batch.get("counted")
+        loss = each.mean() if counted is None else (each * counted).sum() / counted.sum()
         self.optimizer.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
         nn.utils.clip_grad_norm_(self.parameters, 0.5)

@@ -20,7 +20,7 @@ from parallel_agents.networks.numerics import tile_rows
 from parallel_agents.seeding import Purpose, generator
 from parallel_agents.types import Array, Identity, RoundResult, Snapshot, State, Transitions, Weights
 
-__all__ = ["Stack", "group"]
+__all__ = ["Stack", "group", "rehearse"]
 
 _FREE: AbstractContextManager[Any] = nullcontext()
 
@@ -54,7 +54,7 @@ class Stack:
         self._locked = [model.memory for model in self.models if type(model.memory) is not Buffer]
         self.learner = self.blueprint.learner(device=device)
         self.state = State.join([model.state for model in self.models])
-        self.invariance: Invariance = _rehearse(
+        self.invariance: Invariance = rehearse(
             self.blueprint,  # type: ignore[arg-type]
             len(self.models),
             device,
@@ -217,7 +217,7 @@ class Stack:
 
 
 @lru_cache(maxsize=64)
-def _rehearse(blueprint: Any, agents: int, device: str) -> Invariance:
+def rehearse(blueprint: Any, agents: int, device: str) -> Invariance:
     """Probe the stack's real forward, backward and step at its real shapes, on made-up data."""
     if agents == 1:
         return Invariance(True, "one agent")

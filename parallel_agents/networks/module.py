@@ -1,4 +1,4 @@
-"""Any `torch.nn.Module` as a network of rows, stacked by `torch.func`."""
+"""Any `torch.nn.Module` as a network of rows: layer by layer where its layers are usual ones, or by `torch.func`."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from torch.func import functional_call, vmap
 from parallel_agents.errors import ConfigError
 from parallel_agents.networks.architecture import Architecture, OwnDraws
 from parallel_agents.networks.distributions import Distribution
+from parallel_agents.networks.layerwise import Layerwise
 from parallel_agents.networks.rows import Layout
 from parallel_agents.seeding import Purpose, generator
 from parallel_agents.types import Identity
@@ -47,13 +48,16 @@ class ModuleNetwork:
     distribution: Distribution | None = None
     """Of actions, for those who learn a policy."""
     layout: Layout = field(init=False, compare=False, repr=False)
+    layers: Layerwise | None = field(init=False, compare=False, repr=False)
+    """The module's layers, where all of them are usual ones."""
     stackable: bool = field(init=False, compare=False, repr=False)
-    """False where `vmap` cannot do it; then agents are computed one after the other."""
+    """False where `vmap` cannot do it either; then agents are computed one after the other."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "layout", Layout.of(self.architecture.shapes))
         self._try_out()
-        object.__setattr__(self, "stackable", self._try_stacked())
+        object.__setattr__(self, "layers", self._try_layers())
+        object.__setattr__(self, "stackable", self.layers is None and self._try_stacked())
 
     @property
     def inputs(self) -> int:
@@ -82,14 +86,24 @@ class ModuleNetwork:
 
     def forward(self, parameters: Sequence[Tensor], inputs: Tensor) -> Tensor:
         """(N, R, inputs) -> (N, R, outputs)."""
+        if self.layers is not None:
+            return self._through(self.layers.ready(self._named(parameters)), inputs)
         x = inputs.reshape(*inputs.shape[:2], *self.observation)
         if self.stackable:
             return self._stacked(list(parameters), x)
         return torch.stack([self._one([own[n] for own in parameters], x[n]) for n in range(len(x))])
 
     def acting(self, rows: Tensor) -> Callable[[Tensor], Tensor]:
-        """`forward` with these rows."""
+        """`forward` with these rows, made ready once for many calls where that is possible."""
+        if self.layers is not None:
+            return partial(self._through, self.layers.ready(self._named(self.bind(rows))))
         return partial(self.forward, self.bind(rows))
+
+    def _named(self, parameters: Sequence[Tensor]) -> dict[str, Tensor]:
+        return dict(zip(self.layout.names, parameters, strict=True))
+
+    def _through(self, ready: Callable[[Tensor], Any], inputs: Tensor) -> Tensor:
+        return _joined(ready(inputs.reshape(*inputs.shape[:2], *self.observation)), inputs.shape[:2])
 
     def _stacked(self, parameters: list[Tensor], x: Tensor) -> Tensor:
         joined: Tensor = vmap(self._one)(parameters, x)
@@ -98,9 +112,9 @@ class ModuleNetwork:
     def _one(self, parameters: Sequence[Tensor], x: Tensor) -> Tensor:
         """One agent's (R, *observation) -> (R, outputs)."""
         module = self.architecture.module
-        own: dict[str, Tensor] = dict(zip(self.layout.names, parameters, strict=True))
+        own = self._named(parameters)
         own |= {name: buffer.to(x.device) for name, buffer in module.named_buffers()}
-        return _joined(functional_call(module, own, (x,)), len(x))
+        return _joined(functional_call(module, own, (x,)), x.shape[:1])
 
     # -- the trial -------------------------------------------------------------------------------------------
 
@@ -150,6 +164,23 @@ class ModuleNetwork:
             f"wanted is float32 of shape {(TRIAL, self.outputs)}, {wanted}"
         )
 
+    def _try_layers(self) -> Layerwise | None:
+        """The module's layers, if they give what it gives itself."""
+        layers = Layerwise.of(self.architecture.module)
+        if layers is None:
+            return None
+        parameters, x = self._trial()
+        stacked = [torch.stack([own, own + 0.01]) for own in parameters]
+        with torch.no_grad():
+            try:
+                ready = layers.ready(self._named(stacked))
+                found = _joined(ready(torch.stack([x, x])), (2, TRIAL))
+            except (RuntimeError, TypeError, ValueError, KeyError, IndexError, AttributeError):
+                return None  # a call that means something else with one axis more
+            wanted = torch.stack([self._one([own[n] for own in stacked], x) for n in range(2)])
+        close = found.shape == wanted.shape and torch.allclose(found, wanted, rtol=1e-3, atol=1e-5)
+        return layers if close else None
+
     def _try_stacked(self) -> bool:
         parameters, x = self._trial()
         leaves = [torch.stack([own, own]).requires_grad_() for own in parameters]
@@ -167,10 +198,10 @@ class ModuleNetwork:
         return True
 
 
-def _joined(outputs: Any, rows: int) -> Tensor:
-    """One (R, outputs) tensor from one or several."""
+def _joined(outputs: Any, rows: Sequence[int]) -> Tensor:
+    """One (…, outputs) tensor from one or several, with these axes before."""
     if isinstance(outputs, Tensor):
         return outputs
     if not isinstance(outputs, tuple | list) or not all(isinstance(own, Tensor) for own in outputs):
         raise ConfigError(f"the network gives a {type(outputs).__name__}: it must give a tensor or a pair of them")
-    return torch.cat([own.reshape(rows, -1) for own in outputs], -1)
+    return torch.cat([own.reshape(*rows, -1) for own in outputs], -1)

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Any
 
 import numpy as np
 import torch
@@ -134,12 +135,11 @@ class Recurrent:
         through = partial(self.encoder.forward, encoder) if self.encoder is not None else None
         agents, sequences, turns = seen.shape[:3]
         entering = self._enter(unit, through, seen.reshape(agents, sequences * turns, -1))
-        entering = entering.reshape(agents, sequences, turns, -1)
-        states = []
-        for turn in range(turns):
+        states: list[Tensor] = []
+        for turn, own in enumerate(entering.reshape(agents, sequences, turns, -1).unbind(2)):
             if turn and keep is not None:
                 state = state * keep[:, :, turn, None]
-            state = self._next(unit, entering[:, :, turn], state)
+            state = self._next(unit, own, state)
             states.append(state)
         flat = torch.stack(states, 2).reshape(agents, sequences * turns, self.state)
         return self.head.forward(head, flat).reshape(agents, sequences, turns, -1)
@@ -160,12 +160,42 @@ class Recurrent:
         return unit[0](x)
 
     def _next(self, unit: Unit, entering: Tensor, state: Tensor) -> Tensor:
-        """(N, R, 3·state), (N, R, state) -> the next state: how much to reset, how much to keep, what to take in."""
-        gates = 2 * self.state
+        """(N, R, 3·state), (N, R, state) -> (N, R, state), the next one."""
         own = unit[1](state)
-        reset, keep = sigmoid(entering[..., :gates] + own[..., :gates]).chunk(2, -1)
-        new = torch.tanh(entering[..., gates:] + reset * own[..., gates:])
-        return torch.lerp(new, state, keep)
+        if own.requires_grad:
+            return _Gates.apply(entering, own, state)  # type: ignore[no-any-return, no-untyped-call]
+        return _gated(entering, own, state)[0]
+
+
+def _gated(entering: Tensor, own: Tensor, state: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """The next state, and what makes it up: how much to reset and to keep, and what to take in.
+
+    entering, own: (N, R, 3·state), what the gates get from what is seen and from the state; state: (N, R, state).
+    """
+    gates = 2 * state.shape[-1]
+    open_ = sigmoid(entering[..., :gates] + own[..., :gates])
+    reset, keep = open_.chunk(2, -1)
+    new = (reset * own[..., gates:]).add_(entering[..., gates:]).tanh_()
+    return torch.lerp(new, state, keep), open_, new
+
+
+class _Gates(torch.autograd.Function):
+    """`_gated` with its gradient by hand: left to the graph, each turn of a sequence would be twenty small steps."""
+
+    @staticmethod
+    def forward(ctx: Any, entering: Tensor, own: Tensor, state: Tensor) -> Tensor:
+        after, open_, new = _gated(entering, own, state)
+        ctx.save_for_backward(open_, new, own, state)
+        return after
+
+    @staticmethod
+    def backward(ctx: Any, slope: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        open_, new, own, state = ctx.saved_tensors
+        reset, keep = open_.chunk(2, -1)
+        taken = (slope * (1.0 - keep)).mul_(1.0 - new * new)  # of what tanh is given
+        opened = torch.cat([taken * own[..., open_.shape[-1] :], slope * (state - new)], -1)
+        opened.mul_(open_ - open_ * open_)  # of what the gates are given
+        return torch.cat([opened, taken], -1), torch.cat([opened, taken * reset], -1), slope * keep
 
 
 def _ready(unit: Sequence[Tensor]) -> Unit:

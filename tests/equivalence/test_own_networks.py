@@ -85,7 +85,7 @@ class Pictures(Choices):
 
 
 class Filters(Pictures):
-    """The library's own convolutions, which are stacked, beside a module's, which are not."""
+    """The library's own convolutions beside a module's."""
 
     def setup_agents(self) -> None:
         conv = {"convolutional": ((3, 2, 1), (4, 2, 2)), "hidden": (5,)}
@@ -113,9 +113,9 @@ def test_modules_of_one_architecture_share_a_stack() -> None:
     assert [[seat.agent for seat in members] for members in stacks] == [[0, 3], [1, 4], [2], [5], [6]]
 
 
-def test_the_librarys_own_convolutions_are_stacked() -> None:
-    game = Filters()
-    assert [stack.invariance.holds for stack in game.prepare().crew.stacks] == [True] * 4
+@pytest.mark.parametrize("cls", [Filters, Pictures, Own])
+def test_convolutions_and_modules_of_usual_layers_are_stacked(cls: type[Choices]) -> None:
+    assert all(stack.invariance.holds for stack in cls().prepare().crew.stacks)
 
 
 @one_at_a_time

@@ -242,7 +242,7 @@ def test_a_coupled_computation_is_found_and_computed_one_at_a_time(monkeypatch):
         return norm.expand(len(gradients))
 
     monkeypatch.setattr(dqn, "clip_rows", clip_all)
-    stack._rehearse.cache_clear()
+    stack.rehearse.cache_clear()
     try:
         with pytest.warns(
             RuntimeWarning, match="3 agents of .* are computed one at a time: result .* differs from groups of"
@@ -251,7 +251,7 @@ def test_a_coupled_computation_is_found_and_computed_one_at_a_time(monkeypatch):
         assert not one.invariance.holds
         assert len(one.inference._parts) == 3
     finally:
-        stack._rehearse.cache_clear()
+        stack.rehearse.cache_clear()
 
 
 def test_on_policy_steps_older_than_the_lag_are_refused():

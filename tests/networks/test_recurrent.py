@@ -8,6 +8,7 @@ from torch import nn
 
 from parallel_agents.errors import ConfigError
 from parallel_agents.networks import MLP, ActorCritic, Discrete, Recurrent
+from parallel_agents.networks.recurrent import _Gates
 from parallel_agents.types import Identity
 
 WHO = Identity((0, 0, 4), (0, 1, 0))
@@ -75,12 +76,22 @@ def test_gradients_are_those_of_torch() -> None:
     x = torch.linspace(-2, 2, 3 * 4 * 6 * 3).reshape(3, 4, 6, 3)
     leaves = net.leaves(rows)
     outputs = net.unroll(leaves, x, torch.zeros(3, 4, STATE))
-    gradient = torch.autograd.grad((outputs**2).sum(), leaves)[2]
+    gradients = torch.autograd.grad((outputs**2).sum(), leaves)
     gru = reference(net, rows, 1)
     states, _ = gru(x[1])
     head = [view[1:2].detach() for view in leaves[-2:]]
     (net.head.forward(head, states.reshape(1, 24, STATE)) ** 2).sum().backward()
-    torch.testing.assert_close(gradient[1], gru.weight_hh_l0.grad)
+    wanted = (gru.weight_ih_l0, gru.bias_ih_l0, gru.weight_hh_l0, gru.bias_hh_l0)
+    for found, own in zip(gradients, wanted, strict=False):
+        assert own.grad is not None
+        torch.testing.assert_close(found[1].reshape(own.shape), own.grad)
+
+
+def test_gradients_of_the_gates_are_those_of_differences() -> None:
+    draws = torch.Generator().manual_seed(0)
+    entering, own, state = (torch.randn(2, 3, n, generator=draws, dtype=torch.float64) for n in (12, 12, 4))
+    given = [own_.requires_grad_() for own_ in (entering, own, state)]
+    assert torch.autograd.gradcheck(_Gates.apply, given)
 
 
 def test_initial_weights_are_each_agents_own() -> None:
