@@ -45,6 +45,7 @@ __all__ = [
     "silu",
     "softplus",
     "tile_rows",
+    "weight_gradient",
     "width",
 ]
 
@@ -93,8 +94,7 @@ def linear(inputs: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
 class _Linear(torch.autograd.Function):
     """`linear` whose weight gets its gradient in its own order, and at once where it belongs.
 
-    Torch's own comes transposed and has to be turned, which for large layers takes longer than computing it. And a
-    leaf whose place for gradients is known (`gradient_rows`) needs none that is made only to be copied there.
+    Torch's own comes transposed and has to be turned, which for large layers takes longer than computing it.
     """
 
     @staticmethod
@@ -106,12 +106,20 @@ class _Linear(torch.autograd.Function):
     def backward(ctx: Any, slope: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor]:
         inputs, weight = ctx.saved_tensors
         back = torch.bmm(slope, weight) if ctx.needs_input_grad[0] else None
-        bias = slope.sum(1, keepdim=True)
-        if not weight.is_leaf or weight.grad is None:
-            return back, torch.bmm(slope.transpose(1, 2), inputs), bias
-        for place, own, seen in zip(weight.grad, slope, inputs, strict=True):  # one by one also where there is one
-            place.addmm_(own.t(), seen)
-        return back, None, bias
+        return back, weight_gradient(weight, slope, inputs), slope.sum(1, keepdim=True)
+
+
+def weight_gradient(weight: Tensor, slope: Tensor, inputs: Tensor) -> Tensor | None:
+    """The gradient of a weight (N, out, in) from (N, R, out) and (N, R, in), in the weight's own order.
+
+    None where it was added at once to its place: a large leaf whose place for gradients is known (`gradient_rows`)
+    needs none that is made only to be copied there.
+    """
+    if not weight.is_leaf or weight.grad is None or weight.shape[1] * weight.shape[2] < LARGE_WEIGHT:
+        return torch.bmm(slope.transpose(1, 2), inputs)
+    for place, own, seen in zip(weight.grad, slope, inputs, strict=True):  # one by one also where there is one
+        place.addmm_(own.t(), seen)
+    return None
 
 
 def sigmoid(x: Tensor) -> Tensor:

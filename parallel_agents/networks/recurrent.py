@@ -16,7 +16,7 @@ from parallel_agents.errors import ConfigError
 from parallel_agents.networks.actor_critic import ActorCritic
 from parallel_agents.networks.distributions import Distribution
 from parallel_agents.networks.mlp import MLP
-from parallel_agents.networks.numerics import MIN_WIDTH, Layer, layer, sigmoid, width
+from parallel_agents.networks.numerics import MIN_WIDTH, Layer, layer, weight_gradient, width
 from parallel_agents.networks.rows import Layout
 from parallel_agents.seeding import Purpose, generator
 from parallel_agents.types import Identity
@@ -109,7 +109,7 @@ class Recurrent:
         return self.layout.leaves(rows)
 
     def forward(self, parameters: Sequence[Tensor], inputs: Tensor) -> Tensor:
-        """One step: (N, R, seen + state) -> (N, R, outputs + state)."""
+        """One step: (N, R, seen + state) -> (N, R, outputs + state); without gradients, which `unroll` is for."""
         unit, encoder, head = self._parts(parameters)
         through = partial(self.encoder.forward, encoder) if self.encoder is not None else None
         return self._step(_ready(unit), through, partial(self.head.forward, head), inputs)
@@ -122,7 +122,8 @@ class Recurrent:
 
     def _step(self, unit: Unit, encoder: Through | None, head: Through, inputs: Tensor) -> Tensor:
         entering = self._enter(unit, encoder, inputs[..., : self.seen])
-        state = self._next(unit, entering, inputs[..., self.seen :])
+        before = inputs[..., self.seen :]
+        state = _gated(entering, unit[1](before), before)[0]
         return torch.cat([head(state), state], -1)
 
     def unroll(self, parameters: Sequence[Tensor], seen: Tensor, state: Tensor, keep: Tensor | None = None) -> Tensor:
@@ -130,18 +131,13 @@ class Recurrent:
 
         keep: (N, S, T), 0 where an episode starts, and with it a fresh state; the first turn starts from `state`.
         """
-        parts, encoder, head = self._parts(parameters)
-        unit = _ready(parts)
+        unit, encoder, head = self._parts(parameters)
         through = partial(self.encoder.forward, encoder) if self.encoder is not None else None
         agents, sequences, turns = seen.shape[:3]
-        entering = self._enter(unit, through, seen.reshape(agents, sequences * turns, -1))
-        states: list[Tensor] = []
-        for turn, own in enumerate(entering.reshape(agents, sequences, turns, -1).unbind(2)):
-            if turn and keep is not None:
-                state = state * keep[:, :, turn, None]
-            state = self._next(unit, own, state)
-            states.append(state)
-        flat = torch.stack(states, 2).reshape(agents, sequences * turns, self.state)
+        entering = self._enter(_ready(unit), through, seen.reshape(agents, sequences * turns, -1))
+        entering = entering.reshape(agents, sequences, turns, -1)
+        states: Tensor = _Unrolled.apply(entering, unit[2], unit[3], state, keep)  # type: ignore[no-untyped-call]
+        flat = states.reshape(agents, sequences * turns, self.state)
         return self.head.forward(head, flat).reshape(agents, sequences, turns, -1)
 
     def _parts(self, parameters: Sequence[Tensor]) -> tuple[Sequence[Tensor], Sequence[Tensor], Sequence[Tensor]]:
@@ -159,13 +155,6 @@ class Recurrent:
             x = torch.nn.functional.pad(x, (0, MIN_WIDTH - x.shape[-1]))
         return unit[0](x)
 
-    def _next(self, unit: Unit, entering: Tensor, state: Tensor) -> Tensor:
-        """(N, R, 3·state), (N, R, state) -> (N, R, state), the next one."""
-        own = unit[1](state)
-        if own.requires_grad:
-            return _Gates.apply(entering, own, state)  # type: ignore[no-any-return, no-untyped-call]
-        return _gated(entering, own, state)[0]
-
 
 def _gated(entering: Tensor, own: Tensor, state: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """The next state, and what makes it up: how much to reset and to keep, and what to take in.
@@ -173,29 +162,65 @@ def _gated(entering: Tensor, own: Tensor, state: Tensor) -> tuple[Tensor, Tensor
     entering, own: (N, R, 3·state), what the gates get from what is seen and from the state; state: (N, R, state).
     """
     gates = 2 * state.shape[-1]
-    open_ = sigmoid(entering[..., :gates] + own[..., :gates])
+    open_ = (entering[..., :gates] + own[..., :gates]).mul_(0.5).tanh_().mul_(0.5).add_(0.5)  # `numerics.sigmoid`
     reset, keep = open_.chunk(2, -1)
     new = (reset * own[..., gates:]).add_(entering[..., gates:]).tanh_()
     return torch.lerp(new, state, keep), open_, new
 
 
-class _Gates(torch.autograd.Function):
-    """`_gated` with its gradient by hand: left to the graph, each turn of a sequence would be twenty small steps."""
+class _Unrolled(torch.autograd.Function):
+    """The states of whole sequences, turn by turn, with their gradient by hand.
+
+    Left to the graph, each turn would be twenty small steps and a product for the weight; so all turns share one.
+
+    entering: (N, S, T, 3·state); weight and bias of the state: (N, 3·state, state), (N, 1, 3·state); state before:
+    (N, S, state); keep: (N, S, T) or None -> (N, S, T, state).
+    """
 
     @staticmethod
-    def forward(ctx: Any, entering: Tensor, own: Tensor, state: Tensor) -> Tensor:
-        after, open_, new = _gated(entering, own, state)
-        ctx.save_for_backward(open_, new, own, state)
-        return after
+    def forward(ctx: Any, entering: Tensor, weight: Tensor, bias: Tensor, state: Tensor, keep: Tensor | None) -> Tensor:
+        before, afters, opened, taken, owns = [], [], [], [], []
+        for turn, seen in enumerate(entering.unbind(2)):
+            if turn and keep is not None:
+                state = state * keep[:, :, turn, None]
+            own = torch.baddbmm(bias, state, weight.transpose(1, 2))
+            before.append(state)
+            owns.append(own)
+            state, open_, new = _gated(seen, own, state)
+            afters.append(state)
+            opened.append(open_)
+            taken.append(new)
+        ctx.save_for_backward(weight, keep, *before, *owns, *opened, *taken)
+        return torch.stack(afters, 2)
 
     @staticmethod
-    def backward(ctx: Any, slope: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        open_, new, own, state = ctx.saved_tensors
-        reset, keep = open_.chunk(2, -1)
-        taken = (slope * (1.0 - keep)).mul_(1.0 - new * new)  # of what tanh is given
-        opened = torch.cat([taken * own[..., open_.shape[-1] :], slope * (state - new)], -1)
-        opened.mul_(open_ - open_ * open_)  # of what the gates are given
-        return torch.cat([opened, taken], -1), torch.cat([opened, taken * reset], -1), slope * keep
+    def backward(ctx: Any, slopes: Tensor) -> tuple[Tensor | None, ...]:
+        weight, keep, *kept = ctx.saved_tensors
+        turns = slopes.shape[2]
+        before, owns, opened, taken = (kept[first : first + turns] for first in range(0, 4 * turns, turns))
+        entering: list[Tensor] = []
+        of_own: list[Tensor] = []
+        back = torch.zeros_like(before[0])
+        for turn in range(turns - 1, -1, -1):
+            slope = slopes[:, :, turn] + back
+            given, mine, back = _gated_back(slope, before[turn], owns[turn], opened[turn], taken[turn])
+            back.add_(torch.bmm(mine, weight))
+            if turn and keep is not None:
+                back.mul_(keep[:, :, turn, None])
+            entering.append(given)
+            of_own.append(mine)
+        slope, states = torch.cat(of_own[::-1], 1), torch.cat(before, 1)  # (N, T·S, …)
+        found = weight_gradient(weight, slope, states)
+        return torch.stack(entering[::-1], 2), found, slope.sum(1, keepdim=True), back, None
+
+
+def _gated_back(slope: Tensor, state: Tensor, own: Tensor, opened: Tensor, new: Tensor) -> tuple[Tensor, ...]:
+    """The way back through `_gated`: slopes of what entered, of what came from the state, and of the state itself."""
+    reset, keep = opened.chunk(2, -1)
+    taken = (slope * (1.0 - keep)).mul_(1.0 - new * new)  # of what tanh was given
+    gates = torch.cat([taken * own[..., opened.shape[-1] :], slope * (state - new)], -1)
+    gates.mul_(opened - opened * opened)  # of what the gates were given
+    return torch.cat([gates, taken], -1), torch.cat([gates, taken * reset], -1), slope * keep
 
 
 def _ready(unit: Sequence[Tensor]) -> Unit:

@@ -8,7 +8,7 @@ from torch import nn
 
 from parallel_agents.errors import ConfigError
 from parallel_agents.networks import MLP, ActorCritic, Discrete, Recurrent
-from parallel_agents.networks.recurrent import _Gates
+from parallel_agents.networks.recurrent import _Unrolled
 from parallel_agents.types import Identity
 
 WHO = Identity((0, 0, 4), (0, 1, 0))
@@ -87,11 +87,13 @@ def test_gradients_are_those_of_torch() -> None:
         torch.testing.assert_close(found[1].reshape(own.shape), own.grad)
 
 
-def test_gradients_of_the_gates_are_those_of_differences() -> None:
+def test_gradients_of_sequences_are_those_of_differences() -> None:
     draws = torch.Generator().manual_seed(0)
-    entering, own, state = (torch.randn(2, 3, n, generator=draws, dtype=torch.float64) for n in (12, 12, 4))
-    given = [own_.requires_grad_() for own_ in (entering, own, state)]
-    assert torch.autograd.gradcheck(_Gates.apply, given)
+    shapes = ((2, 3, 5, 6), (2, 6, 2), (2, 1, 6), (2, 3, 2))
+    given = [torch.randn(*shape, generator=draws, dtype=torch.float64).requires_grad_() for shape in shapes]
+    keep = (torch.rand(2, 3, 5, generator=draws) < 0.6).double()
+    assert torch.autograd.gradcheck(_Unrolled.apply, (*given, keep))
+    assert torch.autograd.gradcheck(_Unrolled.apply, (*given, None))
 
 
 def test_initial_weights_are_each_agents_own() -> None:
