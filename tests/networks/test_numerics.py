@@ -1,0 +1,23 @@
+"""What every run asks of the process it is in."""
+
+from __future__ import annotations
+
+import platform
+from types import SimpleNamespace
+
+import pytest
+
+from parallel_agents.networks import numerics
+
+
+@pytest.mark.parametrize(("library", "asked"), [("glibc", 2), ("musl", 0)])
+def test_freed_memory_is_kept_where_the_c_library_can_be_asked(
+    library: str, asked: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[tuple[int, int]] = []
+    monkeypatch.setattr(platform, "libc_ver", lambda: (library, ""))
+    fake = SimpleNamespace(mallopt=lambda option, value: calls.append((option, value)))
+    monkeypatch.setattr(numerics.ctypes, "CDLL", lambda _: fake)
+    numerics._keep_memory.__wrapped__()
+    assert len(calls) == asked
+    assert all(value > 2**20 for _, value in calls)
