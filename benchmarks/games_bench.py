@@ -2,13 +2,13 @@
 
 The ratio is agent-steps per second at W worlds over those at one world, on one core; the goal is 20 at 256 worlds.
 
-The worlds alone come close to it or reach it, since one world costs so little already that more of them can save only
+Treasure hunt alone falls short of it, since one world costs so little already that more of them can save only
 calls. A turn of 8 agents (µs, on one core of two that were never quite idle):
 
 |               | worlds | appear | see | act | whole | ratio    |
 |---------------|--------|--------|-----|-----|-------|----------|
 | treasure hunt |      1 |    1.6 | 1.1 | 4.3 |   7.2 |          |
-| treasure hunt |    256 |     28 |  55 |  29 |   113 | 16 to 20 |
+| treasure hunt |    256 |     28 |  55 |  29 |   113 | 14 to 20 |
 | cleanup       |      1 |     23 | 2.5 |  27 |    52 |          |
 | cleanup       |    256 |     95 | 280 | 190 |   570 | 20 to 23 |
 
