@@ -7,13 +7,13 @@ calls. A turn of 8 agents (µs, on one core of two that were never quite idle):
 
 |               | worlds | appear | see | act | whole | ratio    |
 |---------------|--------|--------|-----|-----|-------|----------|
-| treasure hunt |      1 |    1.6 | 1.1 | 4.3 |   7.2 |          |
-| treasure hunt |    256 |     28 |  55 |  29 |   113 | 14 to 20 |
-| cleanup       |      1 |     23 | 2.5 |  27 |    52 |          |
-| cleanup       |    256 |     95 | 280 | 190 |   570 | 20 to 23 |
+| treasure hunt |      1 |    1.7 | 1.2 | 4.3 |   7.4 |          |
+| treasure hunt |    256 |     29 |  53 |  30 |   112 | 14 to 20 |
+| cleanup       |      1 |     14 | 1.8 |  18 |    34 |          |
+| cleanup       |    256 |     75 | 214 | 136 |   437 | 18 to 28 |
 
 Half of treasure hunt's turn is what 2048 agents see: 25 cells each looked up and written as one of 125 numbers, 1 MB a
-turn, 27 ns a window. Tried and slower: comparing whole windows with every kind instead of writing ones, worlds before
+turn, 26 ns a window. Tried and slower: comparing whole windows with every kind instead of writing ones, worlds before
 agents, tables of offsets, writing backwards without a table of kinds, skipping empty cells. Bytes instead of floats
 would take a third off what is seen, and give bytes to everybody whose own models play.
 """
