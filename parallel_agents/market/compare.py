@@ -40,10 +40,14 @@ PPO_MODEL: Mapping[str, Any] = {
     "algorithm": "ppo",
     "hidden": (32,),
     "lr": 3e-3,
+    "lr_final": 1e-4,
     "gamma": 1.0,
     "gae_lambda": 0.8,
     "entropy": 0.001,
+    "normalise_observations": True,
+    "normalise_rewards": True,
 }
+_UPDATES = 16  # of a PPO round: 4 passes over 4 minibatches
 _PATIENCE = 15.0  # times the seconds of the quick way
 _EVALUATION = 2**40  # seeds of evaluation worlds, which no training has
 
@@ -73,7 +77,7 @@ class WorldsStudy:
 
     patterns: Patterns
     worlds: int = 100
-    epochs: int = 40
+    epochs: int = 160
     seeds: int = 10
     held_out: WorldType | None = None
     episodes: int = 200
@@ -91,8 +95,8 @@ class WorldsStudy:
         sizes = {"epochs": epochs, "worlds": worlds, "seeds": seeds, "max_turns": self.max_turns, "seed": seed}
         config = {
             "experiment": {**sizes, "record_period": 0},
-            "world": {"pool": pool, "world_types": mix, "actions": "continuous"},
-            "model": dict(PPO_MODEL if self.model is None else self.model),
+            "world": {"pool": pool, "world_types": mix, "actions": "joint"},
+            "model": {**PPO_MODEL, "lr_updates": _UPDATES * epochs} if self.model is None else dict(self.model),
             "parallel": {"train_interval": 1, "policy_lag": 0, "backend": "inline"},
         }
         return MarketEnvironment(self.patterns, config)

@@ -118,3 +118,8 @@ class MarketEnvironment(ParallelEnvironment):
             return None
         ended = np.ones((len(self.agents), self.n_worlds), np.bool_)
         return ended, np.zeros_like(ended)
+
+    def events(self) -> tuple[Array, Array]:
+        """Whether the step brought a crisis parent's purchase, and the value credited."""
+        last = self.market.last
+        return np.where(last.crisis_credits > 0.0, 0, 1), last.credits.sum(axis=-1)

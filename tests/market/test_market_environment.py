@@ -12,6 +12,7 @@ from parallel_agents.cli import main
 from parallel_agents.errors import ConfigError
 from parallel_agents.market import MarketEnvironment
 from parallel_agents.market.actions import Choices, Continuous, Joint
+from parallel_agents.tracking.listeners import SilentListener
 
 ROOT = Path(__file__).parents[2]
 SMALL = {"hidden": (8,)}
@@ -165,3 +166,22 @@ def test_the_example_trains_from_the_command_line(patterns, tmp_path, capsys):
     result = json.loads(capsys.readouterr().out)
     assert result["turns"] == 8
     assert result["updates"] > 0
+
+
+def test_agents_can_draw_purchases_of_crisis_parents_more_often(patterns):
+    """The environment tells which steps brought one, so a batch holds the share that was asked for."""
+    shares = []
+
+    class Ear(SilentListener):
+        def on_round(self, result):
+            shares.append(float(result.metrics["crisis_parent_ratio_in_batch"][0]))
+
+    importance = {"focus_rare_events": True, "target_share": 0.5, "beta": 1.0}
+    model = {"algorithm": "dqn", "hidden": (8,), "learning_starts": 16, "batch_size": 64, "importance": importance}
+    game = environment(patterns, worlds=20, epochs=4, turns=20, actions="joint", model=model)
+    game.run_experiment(listeners=[Ear()])
+    assert np.mean(shares) == pytest.approx(0.5, abs=0.05)
+    types, values = game.events()
+    credits = game.market.last.credits.sum(axis=-1)
+    np.testing.assert_array_equal(types == 0, game.market.last.crisis_credits > 0)
+    np.testing.assert_array_equal(values, credits)
