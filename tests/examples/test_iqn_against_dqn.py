@@ -10,7 +10,7 @@ import pytest
 from examples.treasure_hunt import TreasureHunt
 from parallel_agents.tracking.statistics import mean_interval
 
-SEEDS = 5
+SEEDS = 10
 SHARED = {"batch_size": 64, "updates_per_round": 32, "n_step": 3, "n_frames": 1, "gamma": 0.95, "lr": 1e-3, "tau": 0.01}
 ALGORITHMS: dict[str, dict[str, Any]] = {
     "dqn": {**SHARED, "algorithm": "dqn", "hidden": (64, 64)},
