@@ -13,6 +13,7 @@ import json
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,15 @@ WORLDS = 8
 AMONG_RANDOM = ("tag",)
 """Games in which what one gains another loses: there the first agent is judged among random others."""
 
-Policy = Callable[[Any], np.ndarray]
+SELFISH: dict[str, dict[str, Any]] = {
+    "cleanup": {"cleaners": 0},
+    "coins": {"selfish": True},
+    "commons_harvest": {"spare": 0},
+    "prisoners_dilemma": {"side": 1},
+}
+"""Dilemmas, and how scripted players play them who think of themselves alone."""
+
+Policy = Callable[..., np.ndarray]
 
 
 def measure(name: str, seeds: int, epochs: int | None) -> dict[str, Any]:
@@ -42,10 +51,12 @@ def measure(name: str, seeds: int, epochs: int | None) -> dict[str, Any]:
     assert isinstance(game, GridEnvironment)
     summary = game.run_experiment()
     sensible = importlib.import_module(cls.__module__).sensible
-    found: dict[str, list[Episode]] = {"trained": [], "random": [], "scripted": []}
+    found: dict[str, list[Episode]] = {}
     for own in game.prepare().environments:
         for who, episode in (_one_among_random if name in AMONG_RANDOM else _all_alike)(own, sensible).items():
-            found[who].append(episode)
+            found.setdefault(who, []).append(episode)
+        if name in SELFISH:
+            found.setdefault("selfish", []).append(play(_stage(own), partial(sensible, **SELFISH[name])))
     return {
         "game": name,
         "seeds": seeds,
@@ -101,9 +112,13 @@ def _figures(name: str, episodes: list[Episode]) -> dict[str, Any]:
 
 def markdown(rows: list[dict[str, Any]]) -> str:
     """The table as it stands in the documentation."""
-    lines = ["| game | epochs | trained | random | scripted | CPU s |", "|---|---|---|---|---|---|"]
+    lines = [
+        "| game | epochs | trained | random | scripted | scripted, selfish | CPU s |",
+        "|---|---|---|---|---|---|---|",
+    ]
     for row in rows:
-        cells = " | ".join(_cell(row[who]["return"]) for who in ("trained", "random", "scripted"))
+        kinds = ("trained", "random", "scripted", "selfish")
+        cells = " | ".join(_cell(row[who]["return"]) if who in row else "" for who in kinds)
         lines.append(f"| {row['game']} | {row['epochs']} | {cells} | {row['processor_seconds']} |")
     return "\n".join(lines)
 

@@ -128,12 +128,12 @@ class Cleanup(GridEnvironment):
         self.freeze(hits.suffered > 0, self.rules.frozen_turns)
 
 
-def sensible(game: Cleanup) -> np.ndarray:
-    """(N, W) actions of players who share the work: the first two clean while an eighth is dirty, the others pick."""
+def sensible(game: Cleanup, cleaners: int = 2) -> np.ndarray:
+    """(N, W) actions of players who share the work: some clean while an eighth is dirty, the others pick."""
     grid = game.grid
     waste, apple = (grid.field.code(name) for name in ("waste", "apple"))
     draws = game.draws(5, Purpose.ACT)
-    cleaner = (np.arange(len(grid.positions)) < 2)[:, None] & (game.dirty_share() > 0.125)
+    cleaner = (np.arange(len(grid.positions)) < cleaners)[:, None] & (game.dirty_share() > 0.125)
     wanted = np.where(cleaner[..., None, None], grid.cells[:, GROUND] == waste, grid.cells[:, THINGS] == apple)
     way = ways(grid, wanted, tie=draws[..., :4])
     actions = go(grid, way, otherwise=np.asarray(draws[..., 4] * 4, np.int64))
