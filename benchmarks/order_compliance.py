@@ -1,6 +1,8 @@
 """How well each effective order is kept within the documented budget: 50 episodes in each of 25 environments.
 
-python -m benchmarks.order_compliance [RED [ALIGNMENT_WEIGHT]]     writes results/order_compliance_RED_WEIGHT.json
+python -m benchmarks.order_compliance [RED [ALIGNMENT_WEIGHT [EPISODES]]]
+
+writes results/order_compliance_RED_WEIGHT_EPISODES.json. More episodes show what it takes where 50 are too few.
 
 The defender is never taken, so its place changes nothing: 24 of the 120 orders are left.
 """
@@ -22,10 +24,10 @@ from parallel_agents.workflows.training import effective_orders
 WINDOW = 5
 
 
-def study(red: str, weight: float) -> list[dict[str, Any]]:
+def study(red: str, weight: float, episodes: int) -> list[dict[str, Any]]:
     """One row per order: whether and when it was learnt, the compliance reached, and what the policy is worth."""
     torch.set_num_threads(1)
-    trainer = ParallelWorkflowRLTrainer(alignment_weight=weight, worlds={"red": red})
+    trainer = ParallelWorkflowRLTrainer(alignment_weight=weight, worlds={"red": red}, train_episodes_per_env=episodes)
     rows = []
     for number, order in enumerate(effective_orders()):
         began = time.process_time()
@@ -49,6 +51,7 @@ def study(red: str, weight: float) -> list[dict[str, Any]]:
 if __name__ == "__main__":
     attacker = sys.argv[1] if len(sys.argv) > 1 else "B_line"
     strength = float(sys.argv[2]) if len(sys.argv) > 2 else 30.0
-    target = Path(__file__).parent / "results" / f"order_compliance_{attacker}_{strength:g}.json"
+    budget = int(sys.argv[3]) if len(sys.argv) > 3 else 50
+    target = Path(__file__).parent / "results" / f"order_compliance_{attacker}_{strength:g}_{budget}.json"
     target.parent.mkdir(exist_ok=True)
-    target.write_text(json.dumps(study(attacker, strength), indent=1) + "\n")
+    target.write_text(json.dumps(study(attacker, strength, budget), indent=1) + "\n")

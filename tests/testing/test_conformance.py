@@ -163,7 +163,7 @@ class GivesWords(Odd):
         ("dones", BothEnds, "both terminated and was truncated", "came to its own end"),
         ("dones", NumbersAsDones, "types ['float64', 'float64']", "two boolean arrays"),
         ("pure", MovesWhenSeen, "when it was asked a second time", "observe() only looks"),
-        ("seeding", GlobalDraws, "two runs with the same seed part in epoch 1, turn 1", "self.rng"),
+        ("seeding", GlobalDraws, "two runs with the same seed part in epoch 1", "self.rng"),
         ("seeding", Clock, "two runs with the same seed part in epoch 1", "no clock"),
         ("seeding", LateClock, "part in epoch 3, turn 5: apply_", "no clock"),
         ("generators", GlobalDraws, "np.random.randint() draws from a generator that everybody shares", "self.rng"),

@@ -35,7 +35,7 @@ LEAVING = 2.0
 
 
 @dataclass(frozen=True)
-class Taken:
+class _Taken:
     """What a run was at one epoch boundary, in arrays of its own."""
 
     epoch: int
@@ -122,7 +122,7 @@ class Checkpointer:
             advice = "those before stand; what is unfinished is removed at the next start"
             self._run.tell("checkpoint_unfinished", {"epoch": self.epoch, "advice": advice})
 
-    def _take(self) -> Taken:
+    def _take(self) -> _Taken:
         run = self._run
         self._count += 1
         new: dict[str, Mapping[str, Array]] = {}
@@ -136,9 +136,9 @@ class Checkpointer:
         shared = frozenset(name for own in needed for name in own["names"]) - new.keys()
         values = {**values_of(run), "segments": needed, "segments_written": self._count}
         state = {name: column.copy() for name, column in arrays_of(run).items()}
-        return Taken(run.epoch, state, new, shared, plain(values))
+        return _Taken(run.epoch, state, new, shared, plain(values))
 
-    def _write(self, taken: Taken) -> dict[str, tuple[int, str]]:
+    def _write(self, taken: _Taken) -> dict[str, tuple[int, str]]:
         """All or nothing; the memory files that the checkpoint needs, with size and sha256."""
         with self._run.timeline.span("write checkpoint", "writer", epoch=taken.epoch):
             files = {name: self._files[name] for name in taken.shared}
