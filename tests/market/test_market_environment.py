@@ -47,6 +47,13 @@ def test_bidders_train_the_same_in_every_mode(patterns, actions, model):
     assert digest(backend="thread", parallel_actions=False) == plain
 
 
+def test_bidders_train_the_same_in_a_process(patterns):
+    def digest(**parallel) -> str:
+        return environment(patterns, agents=2, epochs=4, actions="joint", parallel=parallel).run_experiment()["digest"]
+
+    assert digest(backend="process", num_workers=1) == digest(enabled=False)
+
+
 def test_forms_mean_what_they_say():
     levels = (0.0, 1.0, 4.0)
     choices = Choices(levels, campaigns=2, creatives=3).bidding(np.array([[[2, 0, 1, 3]]]))
