@@ -1,8 +1,9 @@
 """What reliability costs: supervision with logging, and a checkpoint every 50 epochs, as a share of turns/s.
 
-The switch that is measured flips every few epochs within one and the same run, first one side and then the other, so
-that the noise of the machine meets both alike, and the two medians are compared. For supervision the processor time of
-all threads is counted: neighbouring blocks differ by a tenth on a shared machine, which would drown what is looked for.
+The noise of the machine must meet both sides alike: neighbouring blocks differ by a tenth on a shared machine, which
+would drown what is looked for. So supervision is switched on and off every few epochs of one and the same run, and the
+processor time of all threads is counted; and the epochs beside which a checkpoint is written are compared with the
+others around them, by the clock.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -30,8 +32,8 @@ CONFIG = {
 }
 BLOCK, BLOCKS = 20, 14
 """Epochs of a block, and blocks of each side."""
-WARM = 5
-"""Blocks of 50 epochs before buffers are full and all is compiled."""
+EVERY, ROUND, WARM = 50, 4, 5
+"""Epochs between two checkpoints and between two rounds; checkpoints until buffers are full and all is compiled."""
 
 
 def rows() -> list[Row]:
@@ -80,46 +82,46 @@ def _watched(folder: Path) -> Row:
 
 
 def _checkpoint(folder: Path) -> Row:
-    """The same run with a checkpoint every 50 epochs and without: wall time, for it is written beside the run."""
-    game = TreasureHunt(config=merge(CONFIG, {"experiment": {"checkpoint_every": 50}}))
+    """What the epochs after a checkpoint, beside which it is written, take longer than others of the same 50."""
+    game = TreasureHunt(config=merge(CONFIG, {"experiment": {"checkpoint_every": EVERY}}))
     run = game.prepare()
-    checkpointer = Checkpointer(run, folder, keep_last=3)
+    run.checkpointer = Checkpointer(run, folder, keep_last=3)
 
     class Clock(SilentListener):
-        """Seconds from one 50th epoch to the next; the run itself never stops, for its end waits for the disk.
-
-        The switch flips every third block, and the first one after it does not count: its checkpoint would hold what
-        was added while there were none.
-        """
+        """When each epoch ended; the checkpoint of an epoch begins right after that."""
 
         def __init__(self) -> None:
-            self.began = time.perf_counter()
-            self.seconds: tuple[list[float], list[float]] = ([], [])
+            self.times = [time.perf_counter()]
 
         def on_epoch(self, stats: EpochStats) -> None:
-            block, place = divmod(stats.epoch, 50)
-            if place != 49:  # the checkpoint of the 50th epoch, if there is one, is in the next block
-                return
-            now = time.perf_counter()
-            if block > WARM and block % 3:
-                self.seconds[run.checkpointer is not None].append(now - self.began)
-            if block % 3 == 2:
-                run.checkpointer = None if run.checkpointer else checkpointer
-            self.began = now
+            self.times.append(time.perf_counter())
 
     clock = Clock()
-    game.run_experiment(50 * (WARM + 3 * BLOCKS + 1), listeners=[clock])
-    plain, other = clock.seconds
-    return _row("a checkpoint every 50 epochs, treasure hunt with 8 agents", plain, other, 50)
+    game.run_experiment(EVERY * (WARM + 2 * BLOCKS), listeners=[clock])
+    costs, usual = [], []
+    for first in range(EVERY * WARM, len(clock.times) - EVERY, EVERY):
+        ends = clock.times[first : first + EVERY : ROUND]  # windows of as many epochs, with as many rounds in each
+        written, *others = [after - before for before, after in pairwise(ends)]
+        usual.append(EVERY / ROUND * statistics.median(others))
+        costs.append(written - statistics.median(others))
+    return row(
+        "a checkpoint every 50 epochs, treasure hunt with 8 agents: turns/s kept",
+        1.0 / (1.0 + statistics.median(costs) / statistics.median(usual)),
+        0.97,
+        "of turns/s",
+        len(costs),
+        checkpoint_ms=1e3 * statistics.median(costs),
+        epoch_ms=1e3 * statistics.median(usual) / EVERY,
+    )
 
 
-def _row(name: str, plain: list[float], other: list[float], epochs: int = BLOCK) -> Row:
+def _row(name: str, plain: list[float], other: list[float]) -> Row:
     return row(
         f"{name}: turns/s kept",
         statistics.median(plain) / statistics.median(other),
         0.97,
         "of turns/s",
         len(plain),
-        plain_ms=1e3 * statistics.median(plain) / epochs,
-        with_ms=1e3 * statistics.median(other) / epochs,
+        plain_ms=1e3 * statistics.median(plain) / BLOCK,
+        with_ms=1e3 * statistics.median(other) / BLOCK,
     )
