@@ -57,7 +57,7 @@ class Checkpointer:
         self._segments = [Segments(stack.ring) for stack in run.crew.stacks]
         self._files: dict[str, tuple[int, str]] = {}
         self._count = 0
-        self._before = self._segments, self._count
+        self._before = self._segments
         self._writing: Future[dict[str, tuple[int, str]]] | None = None
         self.epoch = 0
         """Of the checkpoint that was taken last."""
@@ -82,7 +82,7 @@ class Checkpointer:
     def begin(self) -> None:
         """Take the run as it is now, at an epoch boundary with nothing in flight, and start to write it."""
         self.finish()
-        self._before = [copy.copy(segments) for segments in self._segments], self._count
+        self._before = [copy.copy(segments) for segments in self._segments]
         taken = self._take()
         self.epoch = taken.epoch
         self._writing = in_background(lambda: self._write(taken), "checkpoint writer")
@@ -102,7 +102,7 @@ class Checkpointer:
         try:
             self._files = writing.result() if writing else self._files
         except OSError as error:  # a full disk must not end a run of days: the older checkpoints stand
-            self._segments, self._count = self._before
+            self._segments = self._before  # but no name is used twice: a checkpoint that does exist may hold its file
             self.store.remove_unreferenced()
             self.unwritten += 1
             advice = "the run goes on and the checkpoints before stand; make room"

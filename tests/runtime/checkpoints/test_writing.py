@@ -137,3 +137,23 @@ def test_a_disk_that_hangs_ends_the_run_with_advice(tmp_path: Path, monkeypatch:
     gate.set()
     for thread in writers():
         thread.join(20.0)
+
+
+def test_what_fails_after_a_checkpoint_exists_never_costs_its_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Old ones cannot be removed after epoch 2, and the one of epoch 4 dies before its manifest."""
+
+    def refuse(self: Store, given: Any) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    game = game_with_checkpoints(tmp_path, every=2)
+
+    def next_fault() -> None:
+        assert game.prepare().checkpointer.wait(20.0)  # type: ignore[union-attr]
+        monkeypatch.undo()
+        monkeypatch.setattr(Store, "commit", refuse)
+
+    monkeypatch.setattr(Store, "rotate", refuse)
+    game.run_experiment(4, listeners=[Ear(epoch_3=next_fault)])
+    assert Store(tmp_path).newest_good()[0].epoch == 2
