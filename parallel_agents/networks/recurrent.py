@@ -16,7 +16,7 @@ from parallel_agents.errors import ConfigError
 from parallel_agents.networks.actor_critic import ActorCritic
 from parallel_agents.networks.distributions import Distribution
 from parallel_agents.networks.mlp import MLP
-from parallel_agents.networks.numerics import MIN_WIDTH, Layer, layer, weight_gradient, width
+from parallel_agents.networks.numerics import MIN_WIDTH, Layer, layer, sigmoid_, weight_gradient, width
 from parallel_agents.networks.rows import Layout
 from parallel_agents.seeding import Purpose, generator
 from parallel_agents.types import Identity
@@ -162,7 +162,7 @@ def _gated(entering: Tensor, own: Tensor, state: Tensor) -> tuple[Tensor, Tensor
     entering, own: (N, R, 3·state), what the gates get from what is seen and from the state; state: (N, R, state).
     """
     gates = 2 * state.shape[-1]
-    open_ = (entering[..., :gates] + own[..., :gates]).mul_(0.5).tanh_().mul_(0.5).add_(0.5)  # `numerics.sigmoid`
+    open_ = sigmoid_(entering[..., :gates] + own[..., :gates])
     reset, keep = open_.chunk(2, -1)
     new = (reset * own[..., gates:]).add_(entering[..., gates:]).tanh_()
     return torch.lerp(new, state, keep), open_, new

@@ -6,6 +6,7 @@ import platform
 from types import SimpleNamespace
 
 import pytest
+import torch
 
 from parallel_agents.networks import numerics
 
@@ -21,3 +22,8 @@ def test_freed_memory_is_kept_where_the_c_library_can_be_asked(
     numerics._keep_memory.__wrapped__()
     assert len(calls) == asked
     assert all(value > 2**20 for _, value in calls)
+
+
+def test_the_sigmoid_in_place_has_the_same_bytes() -> None:
+    x = torch.linspace(-40.0, 40.0, 1001)
+    assert torch.equal(numerics.sigmoid_(x.clone()), numerics.sigmoid(x))
