@@ -29,6 +29,7 @@ from parallel_agents.market.montecarlo import (
 )
 from parallel_agents.market.worlds import WorldType, default_distribution
 from parallel_agents.models import DQN
+from parallel_agents.models.ppo import PPOOptions
 from parallel_agents.tracking.statistics import Interval, mean_interval
 
 __all__ = ["PPO_MODEL", "Paired", "WorldsStudy", "compare_importance", "compare_wall_time", "compare_worlds"]
@@ -47,7 +48,7 @@ PPO_MODEL: Mapping[str, Any] = {
     "normalise_observations": True,
     "normalise_rewards": True,
 }
-_UPDATES = 16  # of a PPO round: 4 passes over 4 minibatches
+_UPDATES = PPOOptions().passes * PPOOptions().minibatches  # of a round
 _PATIENCE = 15.0  # times the seconds of the quick way
 _EVALUATION = 2**40  # seeds of evaluation worlds, which no training has
 

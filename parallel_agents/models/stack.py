@@ -105,10 +105,14 @@ class Stack:
 
     def _forward(self, inputs: Array, draws: Array) -> Array:
         """(N, W, in) -> (N, W, out), of large networks only for those whose choice needs it."""
-        asked = self.blueprint.asked(draws, self.exploration) if self.inference.spares else None
+        asked = self._asked(draws, self.exploration)
         if asked is None:
             return self.inference.forward(inputs)
         return self.inference.forward_some(inputs, asked, self.blueprint.choices)
+
+    def _asked(self, draws: Array, exploration: Array) -> Array | None:
+        """(N,) whose networks must be computed; None: everyone's, also where leaving some out would save nothing."""
+        return self.blueprint.asked(draws, exploration) if self.inference.spares else None
 
     def act_again(
         self, row: int, observations: Array, epoch: int, turn: int, masks: Array | None = None
@@ -117,7 +121,7 @@ class Stack:
         part = slice(row, row + 1)
         draws = self.draws.at(epoch, turn)[part]
         inputs = self.recall.inputs_again(row, self.frames.replace(row, observations))
-        asked = self.blueprint.asked(draws, self.exploration[part]) if self.inference.spares else None
+        asked = self._asked(draws, self.exploration[part])
         if asked is None or asked[0]:
             outputs = self.recall.outputs_again(row, self.inference.forward_agent(row, inputs))
         else:

@@ -272,8 +272,15 @@ class Rounds:
                 agents = sum(len(stack) for stack in self.stacks)
                 threads = partial(thread, count=min(self.flags.num_workers or cores(), agents))
                 updates = max(1, sum(stack.learner.updates for stack in self.stacks))
-                known = {"updates": updates, "last_round": self._last_round, "tell": self._tell}
-                return AutoBackend(inline, process, threads, states, **known)
+                return AutoBackend(
+                    inline,
+                    process,
+                    threads,
+                    states,
+                    updates=updates,
+                    last_round=self._last_round,
+                    tell=self._tell,
+                )
 
     def _degraded(self, wanted: str, used: str, error: Exception) -> None:
         self._tell("backend_degraded", {"wanted": wanted, "used": used, "cause": str(error)})
