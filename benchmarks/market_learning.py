@@ -66,7 +66,7 @@ def curve(patterns: Patterns, unseen: MonteCarloSimulator, focus: Focus | None, 
         model.set_epsilon(0.0)
         unseen.episodes = 0
         scores.append(float(np.mean([e.total_reward for e in asyncio.run(unseen.run_episode_batch(model))])))
-        model.restore_exploration(None)
+        model.set_epsilon(None)
     trainer.simulator.close()
     return scores
 

@@ -97,6 +97,18 @@ class State:
         """The same values on a device; nothing is copied where they are there already."""
         return State({name: tensor.to(device) for name, tensor in self.tensors.items()})
 
+    def replaced(self, tensors: Mapping[str, Tensor]) -> State:
+        """Return a state of these tensors, on the same device; ValueError if names, types or shapes differ."""
+        if sorted(tensors) != sorted(self.tensors):
+            raise ValueError(f"the state of a learner has {sorted(tensors)}, wanted is {sorted(self.tensors)}")
+        for name, own in self.tensors.items():
+            found = tensors[name]
+            if found.shape != own.shape or found.dtype != own.dtype:
+                raise ValueError(
+                    f"{name} is {found.dtype} {tuple(found.shape)}, wanted is {own.dtype} {tuple(own.shape)}"
+                )
+        return State({name: tensors[name].to(own.device) for name, own in self.tensors.items()})
+
     @staticmethod
     def join(parts: Sequence[State]) -> State:
         """The rows of several states, one after the other."""

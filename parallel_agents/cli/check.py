@@ -15,15 +15,18 @@ __all__ = ["check"]
 
 
 def check(options: Check) -> int:
-    """Run every check and print what was found; the exit code, 1 if one of them failed."""
+    """Run every check and print what was found; the exit code, 1 if one of them failed or could not be made."""
     config = merge(Config.read(options.config), *(parse_setting(text) for text in options.set))
     backends = ("inline", "thread", "process") if options.processes else ("inline", "thread")
     findings = check_environment(load_target(options.target), config, epochs=options.epochs, backends=backends)
-    failed = [finding for finding in findings if not finding.passed]
+    passed = sum(finding.passed is True for finding in findings)
     if options.json:
-        found = {"target": options.target, "passed": not failed, "findings": [asdict(own) for own in findings]}
+        whole = passed == len(findings)
+        found = {"target": options.target, "passed": whole, "findings": [asdict(own) for own in findings]}
         sys.stdout.write(json.dumps(found) + "\n")
     else:
         sys.stdout.write("".join(f"{finding}\n" for finding in findings))
-        sys.stdout.write(f"{len(findings) - len(failed)} of {len(findings)} checks passed\n")
-    return 1 if failed else 0
+        unmade = sum(finding.passed is None for finding in findings)
+        rest = f", {unmade} could not be made" if unmade else ""
+        sys.stdout.write(f"{passed} of {len(findings)} checks passed{rest}\n")
+    return 0 if passed == len(findings) else 1

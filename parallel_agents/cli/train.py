@@ -16,7 +16,7 @@ from parallel_agents.cli.target import load_target
 from parallel_agents.config import MAX_CONFIG_BYTES, Config, merge, parse_setting, parse_sweep
 from parallel_agents.environment import Environment
 from parallel_agents.errors import ConfigError, RunError
-from parallel_agents.runtime.checkpoints import Checkpointer, can_checkpoint, restore
+from parallel_agents.runtime.checkpoints import Checkpointer, restore, why_not
 from parallel_agents.tracking.logs import EventLog, bind, configure_logs
 from parallel_agents.tracking.metrics import MetricsWriter
 from parallel_agents.tracking.progress import show_progress
@@ -34,15 +34,16 @@ def train(options: Train) -> None:
         load_tensorboard()  # an absent package is told of before anything is written
     environment = load_target(options.target)(config=layers(options))
     run = environment.prepare()  # what cannot work is refused before anything is written
-    possible = can_checkpoint(run)
-    if environment.config.experiment.checkpoint_every and not possible:
+    reason = why_not(run)
+    if environment.config.experiment.checkpoint_every and reason:
         raise ConfigError(
-            "experiment.checkpoint_every is set, but with autoreset episodes cross epochs and "
-            f"{type(environment).__name__} has no state() and load_state(): write them, or set it to 0"
+            f"experiment.checkpoint_every is set, but no checkpoint can be taken: {reason}; or set it to 0"
         )
     folder = RunFolder.create(options.target, options.out)
     folder.write_config(environment.config.as_dict())
-    if possible:
+    if reason:
+        sys.stderr.write(f"no checkpoint will be written, so `resume` and `eval` will not work: {reason}\n")
+    else:
         run.checkpointer = Checkpointer(run, folder.path, keep_last=environment.config.experiment.keep_last)
     conduct(environment, folder, environment.config.experiment.epochs, options)
 
@@ -144,7 +145,7 @@ def layers(options: Train) -> dict[str, Any]:
 
 
 def _told(summary: Mapping[str, Any]) -> str:
-    digest = summary["digest"] or "none (publish = asap, or a round was skipped)"
+    digest = summary["digest"] or f"none: {summary['no_digest']}"
     return (
         f"{summary['epochs']} epochs, {summary['turns']:,} turns at {summary['turns_per_second']:,.0f}/s, "
         f"{summary['updates']:,} updates at {summary['updates_per_second']:,.0f}/s in {summary['wall_seconds']:.1f} s\n"

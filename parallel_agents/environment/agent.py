@@ -5,8 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from parallel_agents.errors import ContractError
+from parallel_agents.runtime.standalone import class_data
 
 __all__ = ["Agent"]
+
+BODY = ("observation_spec", "action_spec", "model", "location", "name")
+"""Attributes of every agent; none of them holds anything that an agent has learnt or remembers."""
 
 
 class Agent:
@@ -14,6 +18,7 @@ class Agent:
 
     `pov`, `act` and `is_done` say what the agent sees, does and when it is done. `get_action` and
     `add_memory` may be overridden too; then the agent acts, or remembers, by itself instead of in a stack.
+    If it then keeps anything in attributes of its own, write `state` and `load_state` as well.
     """
 
     def __init__(
@@ -94,3 +99,27 @@ class Agent:
         memory = getattr(self.model, "memory", None)
         if memory is not None:
             memory.add(state, action, reward, done)
+
+    def state(self) -> Any:
+        """Return what this agent itself (not its model) carries from epoch to epoch; {}: nothing.
+
+        Numbers, strings, arrays, tensors, and dicts, lists and tuples of these. It is part of the digest, and `resume`
+        gives it back to `load_state`.
+        """
+        return {}
+
+    def load_state(self, state: Any) -> None:
+        """Put back what `state` returned."""
+        raise ContractError(f"{type(self).__name__}.load_state(state) is missing: it is the way back from state()")
+
+    @property
+    def gives_state(self) -> bool:
+        """True where `state` was overridden."""
+        return type(self).state is not Agent.state
+
+    @property
+    def untold(self) -> list[str]:
+        """Names of attributes in which an agent that acts by itself may remember what `state` does not tell."""
+        if not self.acts_by_itself or self.gives_state:
+            return []
+        return sorted({*vars(self), *class_data(type(self), Agent)} - set(BODY))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from types import MappingProxyType
 from typing import Any, Self
@@ -226,6 +226,17 @@ class Buffer:
         for column in copy.values():
             column.setflags(write=False)
         return MappingProxyType({**copy, "size": int(keep.sum()), "idx": idx})
+
+    def state(self) -> dict[str, Any]:
+        """Return all that is kept and how many samples were drawn, for digest and checkpoint."""
+        with self.locked():
+            return {"rows": self.ring.live(0), "draws": self._draws, "first": self._first}
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Replace what is kept by what `state` returned."""
+        with self.locked():
+            self.ring.load_live(0, state["rows"])
+            self._draws, self._first = int(state["draws"]), bool(state["first"])
 
 
 def _one(what: str, value: Any, shape: tuple[int, ...], dtype: str) -> Array:

@@ -224,3 +224,23 @@ class Ring:
         kept: dict[str, Any] = {name: getattr(self, name)[index][order] for name in self.ROWS}
         kept |= {f"extra.{name}": column[index][order] for name, column in self.extras.items()}
         return kept | {name: np.array(getattr(self, name)[index]) for name in self.COUNTERS}
+
+    def load_live(self, index: int, kept: Mapping[str, Array]) -> None:
+        """Replace what one agent keeps by what `live` returned."""
+        for name in self.COUNTERS:
+            getattr(self, name)[index] = kept[name]
+        first = max(0, int(self.oldest[index]) - self.shape.frames + 1)
+        order = np.arange(first, int(self.pos[index])) % self.valid.shape[1]
+        self.valid[index] = False
+        for name in self.ROWS:
+            getattr(self, name)[index][order] = kept[name]
+        for name, column in self.extras.items():
+            column[index][order] = kept[f"extra.{name}"]
+        self.list_starts(index)
+
+    def list_starts(self, index: int) -> None:
+        """Rebuild the list of one agent's kept transitions, which follows from its rows."""
+        rows = np.arange(self.oldest[index], self.pos[index]) % self.valid.shape[1]
+        place, world = np.nonzero(self.valid[index][rows])
+        serials = np.arange(self.tail[index], self.head[index]) % self.starts.shape[1]
+        self.starts[index][serials] = rows[place] * self.shape.worlds + world

@@ -6,6 +6,6 @@ from parallel_agents.models.iqn import IQN
 from parallel_agents.models.ppo import PPO
 from parallel_agents.models.registry import model_from_config
 from parallel_agents.models.simple import RandomModel
-from parallel_agents.models.stack import Stack, group
+from parallel_agents.models.stack import Stack, group, shares
 
-__all__ = ["DQN", "IQN", "PPO", "Blueprint", "Model", "RandomModel", "Stack", "group", "model_from_config"]
+__all__ = ["DQN", "IQN", "PPO", "Blueprint", "Model", "RandomModel", "Stack", "group", "model_from_config", "shares"]

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from parallel_agents.acting import Inference, Recall, flattened
-from parallel_agents.errors import ConfigError, NonFiniteError, RunError, ShapeError, SharingError
+from parallel_agents.errors import CheckpointError, ConfigError, NonFiniteError, RunError, ShapeError, SharingError
 from parallel_agents.memory import Buffer, Ring, RingShape, write_priorities
 from parallel_agents.models.weights import read_weights, write_weights
 from parallel_agents.seeding import Purpose, generator
@@ -211,18 +211,9 @@ class Model:
         """How much the agent explores now."""
         return self._exploration if self._exploration is not None else self.blueprint.explore(self.hyper, self._epoch)
 
-    def set_epsilon(self, epsilon: float) -> None:
-        """Fix the exploration, whatever the schedule says."""
-        self._exploration = epsilon
-
-    @property
-    def fixed_exploration(self) -> float | None:
-        """What `set_epsilon` has fixed; None where the schedule holds."""
-        return self._exploration
-
-    def restore_exploration(self, fixed: float | None) -> None:
-        """Fix the exploration again as a checkpoint recorded it."""
-        self._exploration = fixed
+    def set_epsilon(self, epsilon: float | None) -> None:
+        """Fix the exploration, whatever the schedule says; None: follow the schedule again."""
+        self._exploration = None if epsilon is None else float(epsilon)
 
     def take_action(self, state: Any, mask: Any = None) -> Any:
         """Choose an action for one observation, exploring as in training; of those that a mask (A,) allows.
@@ -297,6 +288,37 @@ class Model:
             )
         fresh = self.blueprint.learner().init(self.identity, [self.hyper])
         self.state = read_weights(Path(path), self.blueprint.network, fresh)
+
+    def settings(self) -> dict[str, Any]:
+        """Return what may be set on a model after it was made: hyper-parameters, fixed exploration, `frozen`."""
+        return {
+            "frozen": self.frozen,
+            "exploration": self._exploration,
+            "hyper": {name: own if isinstance(own, int | float) else repr(own) for name, own in self.hyper.items()},
+        }
+
+    def load_settings(self, settings: Mapping[str, Any]) -> None:
+        """Set again what `settings` returned."""
+        for name, own in settings["hyper"].items():
+            if isinstance(own, int | float):
+                self.hyper[name] = own
+            elif own != repr(self.hyper.get(name)):
+                raise CheckpointError(
+                    f"model.{name} is {self.hyper.get(name)!r}, in the checkpoint it is {own}: make them equal"
+                )
+        self.frozen, self._exploration = bool(settings["frozen"]), settings["exploration"]
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return all that this model knows and keeps, for digest and checkpoint of a model outside of stacks."""
+        learner = dict(self.state.tensors)
+        return {"learner": learner, "memory": self.memory.state(), "settings": self.settings(), "calls": self._calls}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Put back what `state_dict` returned."""
+        self.load_settings(state["settings"])
+        self.state = self.state.replaced(state["learner"])
+        self.memory.load_state(state["memory"])
+        self._calls = int(state["calls"])
 
     def start_epoch_action(self, epoch: int = 0, **_: Any) -> None:
         """Called before each epoch."""

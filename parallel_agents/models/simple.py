@@ -48,3 +48,10 @@ class RandomModel:
     def train_step(self) -> float:
         """Nothing to learn."""
         return 0.0
+
+    def state_dict(self) -> dict[str, int]:
+        """Return nothing: the draws of an epoch follow from its number."""
+        return {}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        """Put nothing back."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import warnings
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
@@ -20,7 +21,7 @@ from parallel_agents.networks.numerics import tile_rows
 from parallel_agents.seeding import Purpose, generator
 from parallel_agents.types import Array, Identity, RoundResult, Snapshot, State, Transitions, Weights
 
-__all__ = ["Stack", "group", "rehearse"]
+__all__ = ["Stack", "group", "rehearse", "shares"]
 
 _FREE: AbstractContextManager[Any] = nullcontext()
 
@@ -33,10 +34,29 @@ def group(models: Sequence[Model]) -> list[list[int]]:
     return list(stacks.values())
 
 
+def shares(agents: int, workers: int) -> list[slice]:
+    """Return which of a stack's agents each worker trains: shares as even as can be, some empty if there are too few.
+
+    >>> shares(5, 2)
+    [slice(0, 2, None), slice(2, 5, None)]
+    """
+    cuts = [agents * worker // workers for worker in range(workers + 1)]
+    return [slice(first, end) for first, end in itertools.pairwise(cuts)]
+
+
 class Stack:
     """N models computed together, each with its own weights, optimizer, buffer and draws."""
 
-    def __init__(self, models: Sequence[Model], *, together: bool, locked: bool = False, device: str = "cpu") -> None:
+    def __init__(
+        self,
+        models: Sequence[Model],
+        *,
+        together: bool,
+        locked: bool = False,
+        device: str = "cpu",
+        workers: int = 1,
+    ) -> None:
+        """workers: how many will share the training of these models, at most; the probe tries their shares."""
         self.models = list(models)
         self.device = device
         self.blueprint: Blueprint = self.models[0].blueprint
@@ -58,6 +78,7 @@ class Stack:
             self.blueprint,  # type: ignore[arg-type]
             len(self.models),
             device,
+            workers,
         )
         if not self.invariance.holds:
             warnings.warn(
@@ -221,8 +242,11 @@ class Stack:
 
 
 @lru_cache(maxsize=64)
-def rehearse(blueprint: Any, agents: int, device: str) -> Invariance:
-    """Probe the stack's real forward, backward and step at its real shapes, on made-up data."""
+def rehearse(blueprint: Any, agents: int, device: str, workers: int) -> Invariance:
+    """Probe the stack's real forward, backward and step at its real shapes, on made-up data.
+
+    Learners cut what they are given into blocks that fit the cache, so each group is cut here as it will be in a round.
+    """
     if agents == 1:
         return Invariance(True, "one agent")
     learner = blueprint.learner(device=device, updates=2)
@@ -238,4 +262,12 @@ def rehearse(blueprint: Any, agents: int, device: str) -> Invariance:
             outputs = learner.network.acting(learner.policy(trained))(inputs[part].to(device))
         return [outputs.clone(), *trained.tensors.values()]
 
-    return probe(compute, agents)
+    return probe(compute, agents, _groups(agents, workers))
+
+
+def _groups(agents: int, workers: int) -> list[slice]:
+    """Return the first and the last group of every size that up to `workers` workers make of the agents."""
+    parts = [share for count in range(2, workers + 1) for share in shares(agents, count)]
+    sizes = {part.stop - part.start for part in parts} - {0, 1}
+    ends = [[part for part in parts if part.stop - part.start == size] for size in sorted(sizes)]
+    return [part for own in ends for part in (own[0], own[-1])]

@@ -19,13 +19,18 @@ A rule is a function here and nowhere else, so that a test can break each one an
 from __future__ import annotations
 
 import ctypes
+import hashlib
 import os
 import platform
 from collections.abc import Callable
 from functools import cache, partial
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+import llvmlite.binding as llvm
+import numba
+import numpy as np
 import torch
 from torch import Tensor
 from torch.optim.adam import adam
@@ -213,12 +218,29 @@ def fingerprint(device: str = "cpu") -> dict[str, str]:
     """What equality of digests is promised for: the same fingerprint, the same bytes."""
     mode = _mkl_mode()
     return {
-        "torch": str(torch.__version__),
-        "machine": platform.machine(),
-        "cpu_capability": torch.backends.cpu.get_cpu_capability(),
+        **_libraries(),
         "mkl_mode": "absent" if mode is None else str(mode),
         "threads": str(torch.get_num_threads()),
         "device": device if device == "cpu" else torch.cuda.get_device_name(),
+    }
+
+
+@cache
+def _libraries() -> dict[str, str]:
+    """Versions of all that computes, and the instructions that each of them uses on this machine."""
+    features = numba.config.CPU_FEATURES or llvm.get_host_cpu_features().flatten()
+    return {
+        "parallel_agents": metadata.version("parallel-agents"),
+        "torch": str(torch.__version__),
+        "numpy": np.__version__,
+        "numba": numba.__version__,
+        "llvm": ".".join(map(str, llvm.llvm_version_info)),
+        "libc": " ".join(platform.libc_ver()),
+        "machine": platform.machine(),
+        "cpu_capability": torch.backends.cpu.get_cpu_capability(),
+        "numpy_cpu": " ".join(np.show_config(mode="dicts")["SIMD Extensions"].get("found", [])),
+        "numba_cpu": numba.config.CPU_NAME or llvm.get_host_cpu_name(),
+        "numba_features": hashlib.sha256(features.encode()).hexdigest()[:12],
     }
 
 

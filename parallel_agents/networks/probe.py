@@ -1,8 +1,8 @@
 """The probe: does computing agents together give each the bytes it would get alone?
 
 The numeric rules are facts of one library on one machine. So whenever a stack is built, in every mode, its
-real computation is run once at its real shapes, whole and in parts; where the bytes differ, that stack is
-computed one agent at a time in *every* mode, and a warning says so.
+real computation is run once at its real shapes: whole, one agent at a time, and in the groups that workers will get.
+Where the bytes differ, that stack is computed one agent at a time in *every* mode, and a warning says so.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ class Invariance:
     detail: str
 
 
-def probe(compute: Callable[[slice], Sequence[Tensor]], agents: int) -> Invariance:
-    """Compare a computation over all agents with the same one in halves and one agent at a time.
+def probe(compute: Callable[[slice], Sequence[Tensor]], agents: int, groups: Sequence[slice] = ()) -> Invariance:
+    """Compare a computation over all agents with the same one over each agent alone and over each of some groups.
 
     compute: takes the agents' slice and gives tensors whose first axis is the agent.
 
@@ -36,10 +36,10 @@ def probe(compute: Callable[[slice], Sequence[Tensor]], agents: int) -> Invarian
     False
     """
     whole = compute(slice(0, agents))
-    for size in sorted({1, -(-agents // 2)}):
-        parts = [compute(slice(first, min(first + size, agents))) for first in range(0, agents, size)]
-        for index, tensor in enumerate(whole):
-            if not _same_bytes(tensor, torch.cat([part[index] for part in parts])):
+    for group in [*(slice(n, n + 1) for n in range(agents)), *groups]:
+        for index, (tensor, own) in enumerate(zip(whole, compute(group), strict=True)):
+            if not _same_bytes(tensor[group], own):
+                size = group.stop - group.start
                 return Invariance(False, f"result {index} of {agents} agents differs from groups of {size}")
     return Invariance(True, f"{agents} agents agree with one at a time, byte for byte")
 

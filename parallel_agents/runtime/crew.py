@@ -14,9 +14,18 @@ from typing import Any
 
 import numpy as np
 
-from parallel_agents.errors import ActionError, ContractError, DeadlineError, ParallelAgentsError, RunError
+from parallel_agents.errors import (
+    ActionError,
+    CheckpointError,
+    ContractError,
+    DeadlineError,
+    ParallelAgentsError,
+    RunError,
+)
 from parallel_agents.models import Model, Stack, group
+from parallel_agents.runtime import standalone
 from parallel_agents.runtime.background import in_background
+from parallel_agents.runtime.checkpoints.packing import pack
 from parallel_agents.runtime.events import class_ids, event_columns
 from parallel_agents.runtime.intake import Intake, Masks, Seat, mask_of
 from parallel_agents.runtime.plan import Plan
@@ -46,6 +55,7 @@ class Crew:
                 together=plan.act_together,
                 locked=locked,
                 device=plan.device,
+                workers=plan.most_workers,
             )
             for members in self.members
         ]
@@ -61,6 +71,7 @@ class Crew:
             if self._body(seat).model.event_types
         }
         """What the environment's event types are called by agents that draw by them."""
+        self._constants = {seat: standalone.constants(self._body(seat).model) for seat in self.alone}
         self._everyone = np.ones(len(self.seats), np.bool_)
         self.recomputed = 0
         self.chosen = 0
@@ -282,6 +293,44 @@ class Crew:
             if hasattr(model, "train_step") and not getattr(model, "frozen", False):
                 model.train_step()
 
+    # -- the state of agents outside of stacks -----------------------------------------------------------------
+
+    def place(self, seat: Seat) -> tuple[int, int] | None:
+        """Return the stack of an agent and its row there; None where it is outside of stacks."""
+        return self._places.get(seat)
+
+    def unknown_state(self) -> str | None:
+        """Return why digest and checkpoint cannot cover every agent; None: they can."""
+        reasons = (standalone.unknown(self._bodies(seat), self._constants[seat]) for seat in self.alone)
+        found = next((reason for reason in reasons if reason is not None), None)
+        return found or next(filter(None, map(self._unreadable, self.seats)), None)
+
+    def _unreadable(self, seat: Seat) -> str | None:
+        """Return what is wrong with what an agent's own hooks tell; None: it can be stored."""
+        try:
+            pack(self.own_state(seat), {}, "")
+        except Exception as error:  # whatever a user's own code raises, the run itself is not at fault
+            return f"the state of {self._body(seat).name} cannot be stored: {type(error).__name__}: {error}"
+        return None
+
+    def own_state(self, seat: Seat) -> Any:
+        """Return what an agent keeps outside of stacks: everything, or what its `state()` gives beside its row."""
+        bodies = self._bodies(seat)
+        return standalone.agent_states(bodies) if seat in self._places else standalone.state(bodies)
+
+    def load_own_state(self, seat: Seat, told: Any) -> None:
+        """Put back what `own_state` returned."""
+        try:
+            if seat in self._places:
+                standalone.load_agent_states(self._bodies(seat), told)
+            else:
+                standalone.load_state(self._bodies(seat), told)
+        except ParallelAgentsError:
+            raise
+        except Exception as error:  # of the user's own load_state: say whose it was
+            name = self._body(seat).name
+            raise CheckpointError(f"{name} did not take its state: {type(error).__name__}: {error}") from error
+
     # -- telling ---------------------------------------------------------------------------------------------
 
     def in_order(self, columns: Sequence[Array], missing: float = np.nan) -> Array:
@@ -322,6 +371,10 @@ class Crew:
 
     def _body(self, seat: Seat) -> Any:
         return self.environments[seat.environment].agents[seat.agent]
+
+    def _bodies(self, seat: Seat) -> list[Any]:
+        """The agent in every world; one for all where worlds are vectorised."""
+        return list(self.environments[seat.environment].bodies(seat.agent))
 
     def _each_alone(self, hook: str, epoch: int) -> None:
         for seat in self.alone:

@@ -1,61 +1,72 @@
-"""One value for everything that was learnt: equal runs, equal digests.
+"""One value for everything that decides how a run goes on: equal runs, equal digests.
 
-A sha256 in canonical agent order over names, types, shapes and bytes of every agent's weights, optimizer state,
-live buffer rows and counters, the acting weights with their version, and what is pending. No timing, retry or
-failure enters it, and nothing of how the work was run.
+A sha256 in canonical agent order over names, types, shapes and bytes of all that a checkpoint stores of each agent
+(weights, optimizer state, live buffer rows, frames, recurrent state, hyper-parameters, what is pending; the state of
+agents outside of stacks) and of the worlds (whose episode goes on, whose starts, their own state with autoreset). No
+timing, retry, failure or statistic enters it, and nothing of how the work was run.
 """
 
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from parallel_agents.runtime.crew import Crew, Seat
-from parallel_agents.runtime.rounds import Rounds
+from parallel_agents.runtime.checkpoints.contents import loop_arrays, stack_arrays
+from parallel_agents.runtime.checkpoints.packing import pack
+from parallel_agents.runtime.intake import Seat
+from parallel_agents.types import Array
 
-__all__ = ["combined", "digest"]
+if TYPE_CHECKING:
+    from parallel_agents.runtime.run import Run
+
+__all__ = ["combined", "digests"]
 
 
-def digest(crew: Crew, rounds: Rounds, counters: Mapping[str, int], environment: int) -> str:
-    """The digest of one environment's agents."""
+def digests(run: Run) -> list[str]:
+    """Return one digest per environment, each over its own agents and worlds alone."""
+    stacks = [stack_arrays(run, index) for index in range(len(run.crew.stacks))]
+    return [_digest(run, stacks, k) for k in range(len(run.environments))]
+
+
+def _digest(run: Run, stacks: Sequence[Mapping[str, Array]], environment: int) -> str:
     total = hashlib.sha256()
+    counters = {"epochs": run.epoch, "published": run.rounds.published, "submitted": run.rounds.submitted}
     _feed(total, "counters", {name: np.int64(value) for name, value in counters.items()})
-    _feed(total, "rounds", {"published": np.int64(rounds.published), "submitted": np.int64(rounds.submitted)})
-    for agent in range(len(crew.environments[environment].agents)):
+    _feed(total, "loop", loop_arrays(run, environment))
+    for agent in range(len(run.environments[environment].agents)):
         seat = Seat(environment, agent)
-        for index, members in enumerate(crew.members):
-            if seat in members:
-                _agent(total, crew, rounds, index, members.index(seat))
+        place = run.crew.place(seat)
+        if place is not None:
+            index, row = place
+            stack = run.crew.stacks[index]
+            _feed(total, "agent", {name: array[row] for name, array in stacks[index].items()})
+            _feed(total, "memory", stack.ring.live(row))
+            _feed(total, "version", {"acting": np.int64(stack.inference.version)})
+            _feed_values(total, stack.models[row].settings())
+        _feed_values(total, run.crew.own_state(seat))
     return total.hexdigest()
-
-
-def _agent(total: Any, crew: Crew, rounds: Rounds, stack: int, row: int) -> None:
-    part = slice(row, row + 1)
-    _feed(total, "learner", rounds.newest[stack].rows(part).tensors)
-    weights = crew.stacks[stack].inference.weights
-    assert weights is not None
-    _feed(total, "acting", {"version": np.int64(weights.version), "rows": weights.rows[part]})
-    for round_ in sorted(rounds.waiting):
-        state, result = rounds.waiting[round_][stack]
-        _feed(total, f"pending {round_}", {**state.rows(part).tensors, "updates": result.updates[part]})
-        _feed(total, "surprises", {name: column[part] for name, column in result.priorities.items()})
-    _feed(total, "memory", crew.stacks[stack].ring.live(row))
 
 
 def _feed(total: Any, name: str, values: Mapping[str, Any]) -> None:
     total.update(f"[{name}]".encode())
     for key in sorted(values):
-        value = values[key]
-        array = np.ascontiguousarray(value.detach().cpu().numpy() if hasattr(value, "detach") else value)
+        array = np.asarray(values[key], order="C")
         total.update(f"{key}:{array.dtype.str}:{array.shape}:".encode())
         total.update(array.tobytes())
 
 
+def _feed_values(total: Any, values: Any) -> None:
+    arrays: dict[str, Array] = {}
+    total.update(json.dumps(pack(values, arrays, "")).encode())
+    _feed(total, "values", arrays)
+
+
 def combined(digests: Sequence[str]) -> str:
-    """One value for several replicas; a single one stands for itself."""
+    """Return one value for several replicas; a single one stands for itself."""
     if len(digests) == 1:
         return digests[0]
     return hashlib.sha256("\n".join(digests).encode()).hexdigest()

@@ -24,7 +24,9 @@ class Plan:
     backend: Literal["inline", "thread", "process", "auto"]
     """Where rounds are computed; `auto` starts inline and moves where measured cost says."""
     workers: int
-    """Learner threads or processes."""
+    """Learner threads or processes at the start."""
+    most_workers: int
+    """How many there may be later, at most."""
     read_in_learner: bool
     """Who copies what a round reads: a learner thread under the buffers' locks, or the collector."""
     device: str
@@ -51,6 +53,7 @@ def resolve(flags: Parallel, *, agents: int, available_cores: int | None = None)
         train_together=flags.enabled and flags.parallel_training,
         backend=backend,
         workers=1 if backend == "inline" else workers,
+        most_workers=1 if backend == "inline" else min(flags.num_workers or free, agents),
         read_in_learner=flags.buffer_sync == "lock" and backend == "thread",
         device=_device(flags.device),
     )

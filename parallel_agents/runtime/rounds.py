@@ -11,7 +11,7 @@ from parallel_agents.config import Parallel
 from parallel_agents.errors import DeadlineError, LearnerError, RunError, WorkerDied
 from parallel_agents.models import Stack
 from parallel_agents.runtime.backends import AutoBackend, InlineBackend, ProcessBackend, Reading, ThreadBackend
-from parallel_agents.runtime.plan import Plan, cores
+from parallel_agents.runtime.plan import Plan
 from parallel_agents.runtime.rejections import Rejections
 from parallel_agents.runtime.schedule import Schedule
 from parallel_agents.runtime.staffing import Staffing
@@ -55,8 +55,7 @@ class Rounds:
         self._last_round = 0
         self._staff: Staffing | None = None
         if flags.num_workers is None and plan.backend in ("thread", "process"):
-            agents = sum(len(stack) for stack in self.stacks)
-            self._staff = Staffing(plan.workers, min(cores(), max(1, agents)))
+            self._staff = Staffing(plan.workers, plan.most_workers)
         self._workers = plan.workers
         self._boundary_at, self._waited, self._busy = 0.0, 0.0, 0.0
         """When the last boundary was, seconds waited for results since, and seconds that the last round took."""
@@ -269,8 +268,7 @@ class Rounds:
                 return inline(states)  # a round that is awaited at once gains nothing in the background
             case _:
                 # as many threads as cores: the collector waits for them, and leaves them its own meanwhile
-                agents = sum(len(stack) for stack in self.stacks)
-                threads = partial(thread, count=min(self.flags.num_workers or cores(), agents))
+                threads = partial(thread, count=self.plan.most_workers)
                 updates = max(1, sum(stack.learner.updates for stack in self.stacks))
                 return AutoBackend(
                     inline,

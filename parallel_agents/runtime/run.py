@@ -16,7 +16,7 @@ from parallel_agents.runtime.best import Best
 from parallel_agents.runtime.checkpoints import Checkpointer
 from parallel_agents.runtime.checkpoints.memory import columns
 from parallel_agents.runtime.crew import Crew
-from parallel_agents.runtime.digest import combined, digest
+from parallel_agents.runtime.digest import combined, digests
 from parallel_agents.runtime.growth import Growth
 from parallel_agents.runtime.heartbeat import Beat, Heart
 from parallel_agents.runtime.loop import Loop
@@ -84,10 +84,13 @@ class Run:
         """Stop after this epoch, with everything trained and checkpointed; may be called from a signal handler."""
         self._stop = signal_number
 
-    @property
-    def reproducible(self) -> bool:
-        """False after a skipped round, and for free-running publication."""
-        return self.scheduled and self.failures + len(self.rounds.skipped) == 0
+    def no_digest(self) -> str | None:
+        """Return why no digest can be given for this run; None: it can."""
+        if not self.scheduled:
+            return 'parallel.publish is "asap": the clock decides which weights act'
+        if skipped := self.failures + len(self.rounds.skipped):
+            return f"{skipped} rounds failed twice and were skipped"
+        return self.crew.unknown_state()
 
     def until(self, epochs: int, *, listeners: Sequence[Any] = ()) -> RunSummary:
         """Run up to epoch `epochs` and train every round scheduled until then."""
@@ -236,12 +239,14 @@ class Run:
 
     def summary(self) -> RunSummary:
         """What the run gave so far."""
-        digests = self.digests()
+        reason = self.no_digest()
+        found = None if reason else digests(self)
         return {
-            "digest": combined(digests) if self.reproducible else None,
-            "digests": digests if self.reproducible else None,
+            "digest": combined(found) if found else None,
+            "digests": found,
+            "no_digest": reason,
             "fingerprint": numerics.fingerprint(self.plan.device),
-            "reproducible": self.reproducible,
+            "reproducible": reason is None,
             "epochs": self.epoch,
             "turns": self.loop.turns,
             "transitions": self.loop.transitions,
@@ -258,11 +263,11 @@ class Run:
             "best_epochs": self.best.epochs,
             "best_returns": self.best.returns,
             "mean_reward": float(np.mean(self.recent)) if self.recent else 0.0,
-            "replicas": self._replicas(digests),
+            "replicas": self._replicas(found or [None] * len(self.environments)),
             "config": self.config.as_dict(),
         }
 
-    def _replicas(self, digests: Sequence[str]) -> list[dict[str, Any]]:
+    def _replicas(self, found: Sequence[str | None]) -> list[dict[str, Any]]:
         """Seed, swept values, digest and mean reward of each replica."""
         settings = self.config.experiment.settings
         each = len(self.environments) // len(settings)
@@ -271,15 +276,15 @@ class Run:
             {
                 "seed": env.seed,
                 "setting": settings[k // each],
-                "digest": digests[k] if self.reproducible else None,
+                "digest": found[k],
                 "mean_reward": rewards[k],
             }
             for k, env in enumerate(self.environments)
         ]
 
     def digests(self) -> list[str]:
-        """One digest per replica."""
-        return [digest(self.crew, self.rounds, {"epochs": self.epoch}, k) for k in range(len(self.environments))]
+        """Return one digest per replica."""
+        return digests(self)
 
     def _figures(self) -> Mapping[str, Any]:
         fill = [stack.ring.sizes() / (stack.ring.shape.turns * stack.ring.shape.worlds) for stack in self.crew.stacks]

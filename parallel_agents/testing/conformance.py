@@ -15,7 +15,7 @@ import numpy as np
 from parallel_agents.config import Config, merge
 from parallel_agents.environment import Environment
 from parallel_agents.errors import ConfigError, ParallelAgentsError
-from parallel_agents.runtime.checkpoints import Checkpointer, can_checkpoint, restore
+from parallel_agents.runtime.checkpoints import Checkpointer, restore, why_not
 from parallel_agents.testing.generators import no_global_generators
 from parallel_agents.testing.trace import Entry, Trace, arrays_of, first_difference, record, same
 
@@ -33,14 +33,15 @@ class Finding:
     """What one check found."""
 
     check: str
-    passed: bool
+    passed: bool | None
+    """None: it could not be checked, which is not the same as passed."""
     detail: str
     advice: str = ""
     """How to mend it."""
 
     def __str__(self) -> str:
-        mark = "ok    " if self.passed else "FAILED"
-        return f"{mark} {self.check}: {self.detail}" + (f"\n         mend: {self.advice}" if self.advice else "")
+        mark = {True: "ok         ", False: "FAILED     ", None: "not checked"}[self.passed]
+        return f"{mark} {self.check}: {self.detail}" + (f"\n            mend: {self.advice}" if self.advice else "")
 
 
 class _Failed(Exception):
@@ -49,6 +50,10 @@ class _Failed(Exception):
     def __init__(self, detail: str, advice: str) -> None:
         super().__init__(detail)
         self.detail, self.advice = detail, advice
+
+
+class _NotChecked(Exception):
+    """A check could not be made; its text says why."""
 
 
 class _Suite:
@@ -61,7 +66,7 @@ class _Suite:
         self.small: dict[str, Any] = {
             "experiment": {"epochs": epochs, "max_turns": min(own.max_turns, LONGEST), "worlds": min(own.worlds, 3),
                            "seeds": 1, "checkpoint_every": 0, "eval_every": 0, "record_period": 0},
-            "parallel": {"backend": "inline", "train_interval": 1},
+            "parallel": {"backend": "inline", "train_interval": 1, "publish": "scheduled"},
         }  # fmt: skip
         try:
             self.make({"model": LEARN_EARLY})
@@ -86,8 +91,8 @@ class _Suite:
             environment.run_experiment()
         return trace
 
-    def digest(self, **flags: Any) -> Any:
-        return self.make({"parallel": flags}).run_experiment()["digest"]
+    def digest(self, **flags: Any) -> str:
+        return _digest(self.make({"parallel": flags}).run_experiment())
 
 
 def check_environment(
@@ -130,6 +135,13 @@ def _made(kind: Callable[..., Environment], config: Mapping[str, Any], epochs: i
     return suite, Finding("construction", True, "it can be made again and again")
 
 
+def _digest(summary: Mapping[str, Any]) -> str:
+    """Return the digest of a run; where it has none, nothing can be compared."""
+    if summary["digest"] is None:
+        raise _NotChecked(summary["no_digest"])
+    return str(summary["digest"])
+
+
 def _run(name: str, check: Callable[[_Suite], str], suite: _Suite) -> Finding:
     try:
         with warnings.catch_warnings():
@@ -137,6 +149,8 @@ def _run(name: str, check: Callable[[_Suite], str], suite: _Suite) -> Finding:
             return Finding(name, True, check(suite))
     except _Failed as failed:
         return Finding(name, False, failed.detail, failed.advice)
+    except _NotChecked as reason:
+        return Finding(name, None, str(reason))
     except Exception as error:  # whatever a user's environment raises is a finding
         return Finding(name, False, _said(error), "the message above says where it comes from")
 
@@ -298,9 +312,10 @@ def _state(suite: _Suite) -> str:
 
 def _resume(suite: _Suite) -> str:
     whole = suite.make()
-    if not can_checkpoint(whole.prepare()):
-        return "not possible: with autoreset it needs state() and load_state()"
-    expected = whole.run_experiment()["digest"]
+    reason = why_not(whole.prepare())
+    if reason is not None:
+        raise _NotChecked(reason)
+    expected = _digest(whole.run_experiment())
     half = max(1, suite.epochs // 2)
     with tempfile.TemporaryDirectory() as folder:
         first = suite.make()
@@ -308,7 +323,7 @@ def _resume(suite: _Suite) -> str:
         first.run_experiment(half)
         second = suite.make()
         restore(second.prepare(), Path(folder))
-        found = second.run_experiment(suite.epochs)["digest"]
+        found = _digest(second.run_experiment(suite.epochs))
     if found != expected:
         raise _Failed(
             f"{half} epochs and a resume to {suite.epochs} are not {suite.epochs} epochs",

@@ -85,7 +85,7 @@ def test_a_given_number_of_workers_does_not_depend_on_the_machine() -> None:
 
 
 def test_a_configuration_without_a_parallel_section_is_plainly_sequential() -> None:
-    assert resolve(Parallel.sequential(), agents=5) == Plan(False, False, "inline", 1, False, "cpu")
+    assert resolve(Parallel.sequential(), agents=5) == Plan(False, False, "inline", 1, 1, False, "cpu")
 
 
 def test_by_default_the_cores_of_this_process_count() -> None:

@@ -2,7 +2,7 @@
 
 Each worker has `lag + 2` slots for the states of its agents and as many for what rounds read. Round r reads
 state slot r - 1 and writes slot r (modulo their number), so the state before a round survives a worker that
-dies in it, and acting never reads a slot that is being written.
+dies in it, and the parent copies a result out of its slot before a later round writes there.
 """
 
 from __future__ import annotations
@@ -111,7 +111,8 @@ class ProcessBackend:
             except RunError as error:
                 raise type(error)(f"round {round_}: {error}") from error
             self._timeline.merge(spans)
-            done += zip(slots[round_ % len(slots)], results, strict=True)
+            # copies, since what was published must never change and slots are written again
+            done += zip([slot.clone() for slot in slots[round_ % len(slots)]], results, strict=True)
             tasks += share
         return whole(tasks, done, self._stacks)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -11,6 +10,7 @@ from typing import Any
 import structlog
 
 from parallel_agents.errors import LearnerError
+from parallel_agents.models import shares
 from parallel_agents.runtime.heartbeat import Beat
 from parallel_agents.types import Identity, RoundResult, Snapshot, State
 
@@ -31,16 +31,14 @@ class Task:
 
 def split(stacks: Sequence[Any], workers: int, *, together: bool) -> list[list[Task]]:
     """Tasks for each worker: a share of every stack, whole or one agent at a time. No worker is left empty."""
-    shares: list[list[Task]] = [[] for _ in range(workers)]
+    every: list[list[Task]] = [[] for _ in range(workers)]
     for index, stack in enumerate(stacks):
-        size = len(stack)
         alone = not (together and stack.invariance.holds)
-        cuts = [size * w // workers for w in range(workers + 1)]
-        for worker, (first, end) in enumerate(itertools.pairwise(cuts)):
-            for start in range(first, end, 1 if alone else max(1, end - first)):
-                part = slice(start, start + 1 if alone else end)
-                shares[worker].append(Task(index, part, stack.learner, stack.identity.rows(part)))
-    return [share for share in shares if share]
+        for tasks, share in zip(every, shares(len(stack), workers), strict=True):
+            each = [slice(n, n + 1) for n in range(share.start, share.stop)]
+            for part in each if alone else [share] * (len(each) > 0):
+                tasks.append(Task(index, part, stack.learner, stack.identity.rows(part)))
+    return [tasks for tasks in every if tasks]
 
 
 def whole(tasks: Sequence[Task], done: Sequence[Done], stacks: int) -> list[Done]:

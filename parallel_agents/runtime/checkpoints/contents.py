@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,14 +12,16 @@ import torch
 
 from parallel_agents.errors import CheckpointError, CorruptCheckpoint
 from parallel_agents.memory import PRIORITY
+from parallel_agents.networks.numerics import fingerprint
 from parallel_agents.runtime.checkpoints.memory import read_ring
+from parallel_agents.runtime.checkpoints.packing import pack, unpack
 from parallel_agents.runtime.checkpoints.store import Manifest, Store
 from parallel_agents.types import Array, RoundResult, State, Weights
 
 if TYPE_CHECKING:
     from parallel_agents.runtime.run import Run
 
-__all__ = ["arrays_of", "can_checkpoint", "restore", "values_of"]
+__all__ = ["arrays_of", "loop_arrays", "restore", "stack_arrays", "values_of", "why_not"]
 
 COUNTERS = {
     "loop": ("turns", "transitions"),
@@ -27,9 +30,16 @@ COUNTERS = {
 }
 
 
-def can_checkpoint(run: Run) -> bool:
-    """False where episodes cross epochs and the worlds cannot give their state."""
-    return not run.config.experiment.autoreset or all(env.gives_state for env in run.environments)
+def why_not(run: Run) -> str | None:
+    """Return why a run cannot be checkpointed; None: it can."""
+    if run.config.experiment.autoreset:
+        for env in run.environments:
+            if not env.gives_state:
+                return (
+                    f"with experiment.autoreset episodes cross epochs, and {type(env).__name__} has no state() and "
+                    "load_state(): write them"
+                )
+    return run.crew.unknown_state()
 
 
 def restore(run: Run, folder: Path, *, best: bool = False) -> tuple[Manifest, list[str]]:
@@ -39,9 +49,13 @@ def restore(run: Run, folder: Path, *, best: bool = False) -> tuple[Manifest, li
     """
     store = Store(folder)
     manifest, troubles = store.newest_good()
+    reason = why_not(run)
+    if reason is not None:
+        raise CheckpointError(f"{folder} cannot be gone on with: {reason}")
     if best and not manifest.values["best"]["epochs"]:
         raise CheckpointError(f"{folder} knows no best weights: train with experiment.eval_every set")
     _fits(run, manifest)
+    _compare_fingerprints(run, manifest)
     arrays = store.read(manifest, f"state-{manifest.epoch:06d}.safetensors")
     values = manifest.values
     for owner, names in COUNTERS.items():
@@ -53,25 +67,32 @@ def restore(run: Run, folder: Path, *, best: bool = False) -> tuple[Manifest, li
     for index, stack in enumerate(run.crew.stacks):
         names = values["segments"][index]["names"]
         read_ring(stack.ring, [store.read(manifest, name) for name in names])
-        for model, exploration in zip(stack.models, values["exploration"][index], strict=True):
-            model.restore_exploration(exploration)
+        for model, settings in zip(stack.models, values["settings"][index], strict=True):
+            model.load_settings(settings)
+    for seat, own in zip(run.crew.seats, values["own"], strict=True):
+        run.crew.load_own_state(seat, unpack(own, arrays))
     _load(run, arrays, values)
     if best:
         run.best.act()
     return manifest, troubles
 
 
-def values_of(run: Run) -> dict[str, Any]:
-    """What a run is at an epoch boundary with nothing in flight, as far as it is no array."""
+def values_of(run: Run, arrays: dict[str, Array]) -> dict[str, Any]:
+    """Return what a run is at an epoch boundary with nothing in flight, as far as it is no array.
+
+    arrays: what agents keep by themselves is added to these.
+    """
     return {
         "config": run.config.as_dict(),
+        "fingerprint": fingerprint(run.plan.device),
         "shape": _shape(run),
         "seconds": run.seconds,
         "failures": run.failures + len(run.rounds.skipped),
         "recent": run.recent,
         "best": run.best.values(),
         "pending": sorted(run.rounds.waiting),
-        "exploration": [[model.fixed_exploration for model in stack.models] for stack in run.crew.stacks],
+        "settings": [[model.settings() for model in stack.models] for stack in run.crew.stacks],
+        "own": [pack(run.crew.own_state(seat), arrays, f"own.{number}") for number, seat in enumerate(run.crew.seats)],
         **{owner: {name: getattr(getattr(run, owner), name) for name in names} for owner, names in COUNTERS.items()},
     }
 
@@ -88,28 +109,59 @@ def _fits(run: Run, manifest: Manifest) -> None:
         )
 
 
+def _compare_fingerprints(run: Run, manifest: Manifest) -> None:
+    """Warn before the first epoch if equal bytes are not promised any more."""
+    before, now = manifest.values["fingerprint"], fingerprint(run.plan.device)
+    changed = [
+        f"{name} was {before.get(name, 'absent')}, is {now.get(name, 'absent')}"
+        for name in sorted({*before, *now})
+        if before.get(name) != now.get(name)
+    ]
+    if changed:
+        warnings.warn(
+            f"the checkpoint of epoch {manifest.epoch} was written by another machine or other libraries, so the run "
+            f"may not go on with the same bytes: {'; '.join(changed)}",
+            RuntimeWarning,
+            stacklevel=3,
+        )
+
+
 def arrays_of(run: Run) -> dict[str, Array]:
-    """The arrays of a run at the same moment, memories apart; some are still those that the run writes into."""
+    """Return the arrays of a run at the same moment, memories apart; some are still those that the run writes into."""
     arrays = run.best.arrays()
     for index, stack in enumerate(run.crew.stacks):
-        _put(arrays, f"{index}.newest", run.rounds.newest[index])
-        arrays[f"{index}.acting"] = stack.acting_rows.detach().cpu().numpy()
-        arrays[f"{index}.frames"] = stack.frames.window
+        arrays |= {f"{index}.{name}": array for name, array in stack_arrays(run, index).items()}
         if PRIORITY in stack.ring.extras:
             arrays[f"{index}.{PRIORITY}"] = stack.ring.extras[PRIORITY]
-        if stack.recall.size:
-            arrays[f"{index}.recall"] = stack.recall.after
         for round_, done in run.rounds.waiting.items():
-            state, result = done[index]
-            _put(arrays, f"{index}.pending.{round_}", state)
-            arrays[f"{index}.updates.{round_}"] = result.updates
-            arrays[f"{index}.rejected.{round_}"] = result.rejected
-            arrays |= {f"{index}.metric.{round_}.{name}": column for name, column in result.metrics.items()}
-            arrays |= {f"{index}.surprise.{round_}.{name}": column for name, column in result.priorities.items()}
-    for k, env in enumerate(run.environments):
-        arrays[f"loop.{k}.alive"], arrays[f"loop.{k}.first"] = run.loop.alive[k], run.loop.first[k]
-        if run.config.experiment.autoreset:
-            arrays |= {f"world.{k}.{name}": np.asarray(value) for name, value in env.state().items()}
+            arrays |= {f"{index}.metric.{round_}.{name}": column for name, column in done[index][1].metrics.items()}
+    for k in range(len(run.environments)):
+        arrays |= {f"loop.{k}.{name}": array for name, array in loop_arrays(run, k).items()}
+    return arrays
+
+
+def stack_arrays(run: Run, index: int) -> dict[str, Array]:
+    """Return what decides how the agents of a stack go on, memories apart; the first axis is the agent."""
+    stack = run.crew.stacks[index]
+    arrays: dict[str, Array] = {}
+    _put(arrays, "newest", run.rounds.newest[index])
+    arrays["acting"] = stack.acting_rows.detach().cpu().numpy()
+    if run.config.experiment.autoreset:  # otherwise every episode starts afresh, from no frames and no recurrent state
+        arrays["frames"], arrays["recall"] = stack.frames.window, stack.recall.after
+    for round_, done in sorted(run.rounds.waiting.items()):
+        state, result = done[index]
+        _put(arrays, f"pending.{round_}", state)
+        arrays[f"updates.{round_}"] = result.updates
+        arrays[f"rejected.{round_}"] = result.rejected
+        arrays |= {f"surprise.{round_}.{name}": column for name, column in result.priorities.items()}
+    return arrays
+
+
+def loop_arrays(run: Run, k: int) -> dict[str, Array]:
+    """Return where the episodes of an environment are; with autoreset, the worlds' own state too."""
+    arrays: dict[str, Array] = {"alive": run.loop.alive[k], "first": run.loop.first[k]}
+    if run.config.experiment.autoreset and run.environments[k].gives_state:
+        arrays |= {f"world.{name}": np.asarray(value) for name, value in run.environments[k].state().items()}
     return arrays
 
 
@@ -121,10 +173,10 @@ def _load(run: Run, arrays: Mapping[str, Array], values: Mapping[str, Any]) -> N
             run.rounds.newest[index] = _state(arrays, f"{index}.newest", stack.state, stack.device)
             rows = torch.from_numpy(arrays[f"{index}.acting"]).to(stack.device)
             stack.inference.publish(Weights(run.rounds.published, rows))
-            stack.frames.window = arrays[f"{index}.frames"].copy()
             if PRIORITY in stack.ring.extras:
                 stack.ring.extras[PRIORITY][...] = arrays[f"{index}.{PRIORITY}"]
-            if stack.recall.size:
+            if run.config.experiment.autoreset:
+                stack.frames.window = arrays[f"{index}.frames"].copy()
                 stack.recall.after = arrays[f"{index}.recall"].copy()
             for round_, done in run.rounds.waiting.items():
                 state = _state(arrays, f"{index}.pending.{round_}", stack.state, stack.device)
@@ -136,7 +188,7 @@ def _load(run: Run, arrays: Mapping[str, Array], values: Mapping[str, Any]) -> N
         for k, env in enumerate(run.environments):
             run.loop.restore(k, arrays[f"loop.{k}.alive"], arrays[f"loop.{k}.first"])
             if run.config.experiment.autoreset:
-                env.load_state(_under(arrays, f"world.{k}."))
+                env.load_state(_under(arrays, f"loop.{k}.world."))
     except (KeyError, ValueError, TypeError) as error:
         raise CorruptCheckpoint(
             f"the checkpoint of epoch {run.epoch} lacks something or does not fit: {error}"
@@ -154,12 +206,5 @@ def _put(arrays: dict[str, Array], head: str, state: State) -> None:
 
 def _state(arrays: Mapping[str, Array], head: str, like: State, device: str) -> State:
     """A state with the names, types and shapes of another, from a checkpoint's arrays."""
-    tensors = {}
-    for name, tensor in like.tensors.items():
-        found = torch.from_numpy(arrays[f"{head}.{name}"].copy())
-        if found.shape != tensor.shape or found.dtype != tensor.dtype:
-            raise ValueError(
-                f"{name} is {found.dtype} {tuple(found.shape)}, wanted {tensor.dtype} {tuple(tensor.shape)}"
-            )
-        tensors[name] = found.to(device)
-    return State(tensors)
+    found = {name: torch.from_numpy(arrays[f"{head}.{name}"].copy()) for name in like.tensors}
+    return like.replaced(found).to(device)

@@ -74,7 +74,7 @@ def read_ring(ring: Ring, segments: Sequence[Mapping[str, Array]]) -> None:
         for name in Ring.COUNTERS:
             getattr(ring, name)[...] = last[f"counter.{name}"]
         for n in range(ring.agents):
-            _list_starts(ring, n)
+            ring.list_starts(n)
     except (KeyError, ValueError, IndexError, TypeError) as error:
         raise CorruptCheckpoint(f"a memory segment does not fit this run's buffers: {error}") from error
 
@@ -111,14 +111,6 @@ def narrowed(column: Array) -> Array:
         small = column.astype(np.uint8)
     bits = f"i{column.dtype.itemsize}"  # as bits, so that -0.0 is not 0.0
     return small if np.array_equal(small.astype(column.dtype).view(bits), column.view(bits)) else column
-
-
-def _list_starts(ring: Ring, n: int) -> None:
-    """The list of kept transitions follows from the rows: it is in their order."""
-    rows = np.arange(ring.oldest[n], ring.pos[n]) % ring.valid.shape[1]
-    place, world = np.nonzero(ring.valid[n][rows])
-    serials = np.arange(ring.tail[n], ring.head[n]) % ring.starts.shape[1]
-    ring.starts[n][serials] = rows[place] * ring.shape.worlds + world
 
 
 def _settled(ring: Ring) -> Array:

@@ -134,8 +134,8 @@ class Checkpointer:
             names, ends = segments.names(stack.ring)
             needed.append({"names": names, "ends": ends})
         shared = frozenset(name for own in needed for name in own["names"]) - new.keys()
-        values = {**values_of(run), "segments": needed, "segments_written": self._count}
         state = {name: column.copy() for name, column in arrays_of(run).items()}
+        values = {**values_of(run, state), "segments": needed, "segments_written": self._count}
         return _Taken(run.epoch, state, new, shared, plain(values))
 
     def _write(self, taken: _Taken) -> dict[str, tuple[int, str]]:
