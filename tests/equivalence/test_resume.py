@@ -12,7 +12,8 @@ from parallel_agents.adapters.gymnasium import gymnasium_environment
 from parallel_agents.config import merge
 from parallel_agents.environment import Environment
 from parallel_agents.errors import CheckpointError
-from parallel_agents.runtime.checkpoints import Checkpointer, restore
+from parallel_agents.networks import numerics
+from parallel_agents.runtime.checkpoints import Checkpointer, contents, restore
 from tests.equivalence.test_algorithms import CASES
 from tests.equivalence.worlds import Odd
 
@@ -115,3 +116,35 @@ def test_a_checkpoint_of_other_agents_is_refused(tmp_path: Path) -> None:
     other = Odd(config={"world": {"agents": 4}})
     with pytest.raises(CheckpointError, match="another configuration"):
         restore(other.prepare(), tmp_path)
+
+
+def test_what_was_set_on_a_model_after_it_was_made_survives_a_resume(tmp_path: Path) -> None:
+    def made() -> Environment:
+        return Odd(config={"parallel": {"train_interval": 1}})
+
+    def changed(environment: Environment) -> Environment:
+        models = [agent.model for agent in environment.agents]
+        models[0].frozen = True
+        models[1].hyper["gamma"] = 0.5
+        models[2].set_epsilon(0.75)
+        return environment
+
+    whole = changed(made()).run_experiment(12)
+    first = changed(made())
+    first.prepare().checkpointer = Checkpointer(first.prepare(), tmp_path, keep_last=1)
+    first.run_experiment(5)
+    second = made()
+    restore(second.prepare(), tmp_path)
+    assert second.run_experiment(12)["digest"] == whole["digest"]
+    models = [agent.model for agent in second.agents]
+    assert (models[0].frozen, int(models[0].state["updates"][0])) == (True, 0)
+    assert (models[1].hyper["gamma"], models[2].epsilon) == (0.5, 0.75)
+
+
+def test_another_fingerprint_is_told_before_the_first_epoch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    checkpointed(Odd, {}, tmp_path, 2)
+    here = numerics.fingerprint()
+    monkeypatch.setattr(contents, "fingerprint", lambda device: {**here, "numba_cpu": "nehalem", "numpy": "2.0"})
+    words = f"numba_cpu was {here['numba_cpu']}, is nehalem; numpy was {here['numpy']}, is 2.0"
+    with pytest.warns(RuntimeWarning, match=words):
+        restore(Odd().prepare(), tmp_path)

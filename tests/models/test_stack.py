@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from parallel_agents.errors import ContractError
 from parallel_agents.memory import Buffer, ThreadSafeBuffer
-from parallel_agents.models import DQN, PPO, Stack, group, stack
+from parallel_agents.models import DQN, PPO, Stack, group, shares, stack
 from parallel_agents.networks import Invariance, numerics
 from parallel_agents.seeding import Purpose, generator
 from parallel_agents.types import Transitions
@@ -231,6 +231,31 @@ def test_a_stack_is_probed_at_its_real_shapes():
         True, "4 agents agree with one at a time, byte for byte"
     )
     assert Stack(models(1), together=True).invariance.holds
+
+
+@pytest.mark.parametrize("workers", [1, 2, 3, 5, 8])
+def test_the_probe_tries_a_group_of_every_size_that_workers_get(workers):
+    groups = stack._groups(7, workers)
+    for count in range(2, workers + 1):
+        sizes = {part.stop - part.start for part in shares(7, count)} - {0, 1}
+        assert sizes <= {part.stop - part.start for part in groups}
+    assert bool(groups) == (workers > 1)
+
+
+def test_a_computation_that_differs_only_in_the_groups_of_three_workers_is_found(monkeypatch):
+    from parallel_agents.learning import dqn
+
+    def clip_pairs(gradients, limits):
+        return dqn_clip(gradients.mul_(2.0) if len(gradients) == 2 else gradients, limits)
+
+    dqn_clip = dqn.clip_rows
+    monkeypatch.setattr(dqn, "clip_rows", clip_pairs)
+    stack.rehearse.cache_clear()
+    try:
+        assert stack.rehearse(models(6)[0].blueprint, 6, "cpu", 2).holds, "pairs never happen with two workers"
+        assert not stack.rehearse(models(6)[0].blueprint, 6, "cpu", 3).holds
+    finally:
+        stack.rehearse.cache_clear()
 
 
 def test_a_coupled_computation_is_found_and_computed_one_at_a_time(monkeypatch):

@@ -230,10 +230,26 @@ def test_require_sets_one_thread_and_says_what_stands_in_the_way(monkeypatch):
 
 def test_the_fingerprint_tells_what_equality_depends_on():
     told = numerics.fingerprint()
-    assert set(told) == {"torch", "machine", "cpu_capability", "mkl_mode", "threads", "device"}
+    versions = {"parallel_agents", "torch", "numpy", "numba", "llvm", "libc"}
+    instructions = {"machine", "cpu_capability", "numpy_cpu", "numba_cpu", "numba_features", "mkl_mode"}
+    assert set(told) == versions | instructions | {"threads", "device"}
     assert told["threads"] == "1"
     assert told["device"] == "cpu"
     assert all(isinstance(value, str) for value in told.values())
+
+
+def test_the_fingerprint_changes_with_the_instructions_that_numba_and_numpy_may_use():
+    script = "import json; from parallel_agents.networks import numerics; print(json.dumps(numerics.fingerprint()))"
+
+    def told(**settings: str) -> dict[str, str]:
+        env = {**os.environ, **settings}
+        ended = subprocess.run([sys.executable, "-c", script], env=env, capture_output=True, check=True, timeout=100)
+        return json.loads(ended.stdout)
+
+    here = told()
+    other = told(NUMBA_CPU_NAME="nehalem", NUMBA_CPU_FEATURES="+sse4.2")
+    changed = {name for name in here if here[name] != other[name]}
+    assert changed == {"numba_cpu", "numba_features"}
 
 
 # -- clipping and Adam ----------------------------------------------------------------------------------------

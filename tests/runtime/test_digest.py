@@ -10,6 +10,7 @@ import torch
 from parallel_agents.runtime.digest import combined
 from parallel_agents.types import Weights
 from tests.environment.line_worlds import Line, tiny
+from tests.equivalence.worlds import Odd
 
 
 def finished() -> Any:
@@ -49,6 +50,35 @@ def test_acting_version_and_pending_rounds_count() -> None:
     assert list(run.rounds.waiting) == [3]
     run.rounds.waiting.clear()
     assert run.digests() != before
+
+
+def test_settings_of_a_model_count() -> None:
+    run = finished()
+    model = run.crew.stacks[0].models[1]
+    seen = [run.digests()]
+    for change in (
+        lambda: setattr(model, "frozen", True),
+        lambda: model.set_epsilon(0.25),
+        lambda: model.hyper.update(gamma=0.5),
+        lambda: model.hyper.update(epsilon_final=0.5),
+    ):
+        change()
+        seen.append(run.digests())
+    assert len({str(own) for own in seen}) == len(seen)
+
+
+def test_where_episodes_are_counts() -> None:
+    environment = Odd(config={"experiment": {"autoreset": True, "epochs": 4}, "model": {"n_frames": 2}})
+    environment.run_experiment()
+    run = environment.prepare()
+    arrays = [run.loop.alive[0], run.loop.first[0], run.crew.stacks[0].frames.window, *environment.state().values()]
+    assert len(arrays) > 3
+    for array in arrays:
+        before, kept = run.digests(), array.copy()
+        array[...] = ~array if array.dtype == bool else array + 1
+        assert run.digests() != before
+        array[...] = kept
+        assert run.digests() == before
 
 
 def test_rows_that_were_overwritten_do_not_count() -> None:

@@ -11,16 +11,19 @@ import frontrun
 import numpy as np
 import pytest
 import torch
+import torch.multiprocessing
 from frontrun._cooperative import patch_locks, unpatch_locks
 
 from parallel_agents.acting import Inference
 from parallel_agents.networks import MLP
-from parallel_agents.runtime.backends import Reading, ThreadBackend
+from parallel_agents.runtime.backends import InlineBackend, ProcessBackend, Reading, ThreadBackend
 from parallel_agents.tracking.timeline import Timeline
 from parallel_agents.types import Identity, RoundResult, Snapshot, State, Weights
+from tests.environment.line_worlds import Line, tiny
 from tests.runtime.stub_stacks import MarkStack
 
 SIZE = 1_000
+SPAWN = torch.multiprocessing.get_context("spawn")
 
 
 @pytest.fixture
@@ -35,48 +38,115 @@ class Filling:
     """Writes its round's number into the weights, of a copy or (wrongly) in place, and stops half way to be looked at."""
 
     device = "cpu"
+    updates = 1
 
-    def __init__(self, *, in_place: bool) -> None:
-        self.in_place = in_place
-        self.half_written, self.looked_at = threading.Event(), threading.Event()
+    def __init__(self, meet: Meeting, *, in_place: bool) -> None:
+        self.in_place, self.meet = in_place, meet
 
     def learn(self, state: State, snapshot: Snapshot, identity: Identity) -> tuple[State, RoundResult]:
         new = state if self.in_place else state.clone()
         first, second = new["weights"][0].chunk(2)
         first.fill_(snapshot.round)
-        self.half_written.set()
-        assert self.looked_at.wait(20.0)
-        self.looked_at.clear()
+        self.meet.half_written.set()
+        assert self.meet.looked_at.wait(20.0)
+        self.meet.looked_at.clear()
         second.fill_(snapshot.round)
         nothing = np.zeros(1, np.int64)
         return new, RoundResult(snapshot.round, nothing, nothing, {})
 
 
-def torn_reads(learner: Filling, rounds: int = 20) -> int:
-    """How often a reader of the published weights sees two versions at once, looking while the next are half written."""
-    stack = MarkStack(1, learner)
+class Meeting:
+    """Where a learner and who looks at the weights meet, of whatever kind their events are."""
+
+    def __init__(self, event: Any) -> None:
+        self.half_written, self.looked_at = event(), event()
+
+    def looks(self, published: torch.Tensor) -> bool:
+        """Look at published weights while the next are half written; True if they are torn."""
+        assert self.half_written.wait(20.0)
+        self.half_written.clear()
+        torn = bool(published.min() != published.max())
+        self.looked_at.set()
+        return torn
+
+
+class Alone:
+    """A meeting of one thread: it looks while it writes."""
+
+    def __init__(self) -> None:
+        self.published, self.torn = torch.zeros(1), False
+        self.half_written = SimpleNamespace(set=self._look)
+        self.looked_at = SimpleNamespace(wait=lambda timeout: True, clear=lambda: None)
+
+    def _look(self) -> None:
+        self.torn = bool(self.published.min() != self.published.max())
+
+    def looks(self, published: torch.Tensor) -> bool:
+        return self.torn
+
+
+def made(backend: str, meet: Any, *, in_place: bool) -> Any:
+    stack = MarkStack(1, Filling(meet, in_place=in_place))
     stack.state = State({"weights": torch.zeros(1, SIZE)})
-    backend = ThreadBackend([stack], [stack.state], workers=1, together=True, timeline=Timeline(enabled=False))
-    published, torn = stack.state["weights"], 0
-    for round_ in range(1, rounds + 1):
-        backend.submit(round_, [lambda r=round_: Snapshot(r, {})])  # type: ignore[misc]
-        assert learner.half_written.wait(20.0)
-        learner.half_written.clear()
-        torn += int(published.min() != published.max())
-        learner.looked_at.set()
-        ((state, _),) = backend.result(round_, 20.0)
-        published = state["weights"]
-        assert published.unique().tolist() == [round_]
-    backend.close()
-    return torn
+    silent, one = Timeline(enabled=False), [stack]
+    if backend == "inline":
+        return InlineBackend(one, [stack.state], together=True, timeline=silent)
+    if backend == "thread":
+        return ThreadBackend(one, [stack.state], workers=1, together=True, timeline=silent)
+    given = {"workers": 1, "together": True, "lag": 1, "first_round": 1, "timeline": silent}
+    return ProcessBackend(one, [stack.state], [Snapshot(0, {})], **given).started()
 
 
-def test_weights_that_are_acted_with_are_never_torn() -> None:
-    assert torn_reads(Filling(in_place=False)) == 0
+def torn_reads(backend: str, *, in_place: bool = False, rounds: int = 12) -> tuple[int, int]:
+    """Count reads of published weights that see two versions at once, and held versions that have changed since."""
+    kinds = {"inline": Alone, "thread": lambda: Meeting(threading.Event), "process": lambda: Meeting(SPAWN.Event)}
+    meet: Any = kinds[backend]()
+    running = made(backend, meet, in_place=in_place)
+    held: list[torch.Tensor] = [torch.zeros(1, SIZE)]
+    torn = 0
+    try:
+        for round_ in range(1, rounds + 1):
+            if backend == "inline":
+                meet.published = held[-1]
+            running.submit(round_, [lambda r=round_: Snapshot(r, {})])
+            torn += meet.looks(held[-1])
+            ((state, _),) = running.result(round_, 20.0)
+            held.append(state["weights"])
+            assert held[-1].unique().tolist() == [round_]
+    finally:
+        running.close()
+    return torn, sum(own.unique().tolist() != [version] for version, own in enumerate(held))
 
 
-def test_the_reader_notices_a_learner_that_writes_in_place() -> None:
-    assert torn_reads(Filling(in_place=True)) == 20
+@pytest.mark.parametrize("backend", ["inline", "thread", "process"])
+def test_published_weights_are_never_torn_and_held_versions_never_change(backend: str) -> None:
+    assert torn_reads(backend) == (0, 0)
+
+
+@pytest.mark.parametrize("backend", ["inline", "thread"])
+def test_the_reader_notices_a_learner_that_writes_in_place(backend: str) -> None:
+    torn, changed = torn_reads(backend, in_place=True)
+    assert torn >= 11
+    assert changed >= 11
+
+
+@pytest.mark.parametrize("backend", ["inline", "thread", "process"])
+@pytest.mark.parametrize("workers", [1, 2])
+def test_every_version_that_a_run_acted_with_stays_what_it_was(backend: str, workers: int) -> None:
+    game = Line(config=tiny(experiment={"epochs": 16}, parallel={"backend": backend, "num_workers": workers}))
+    held: list[tuple[Weights, torch.Tensor]] = []
+
+    class Holds:
+        def __getattr__(self, name: str) -> Any:
+            return lambda *_: None
+
+        def on_epoch(self, stats: Any) -> None:
+            weights = game.prepare().crew.stacks[0].inference.weights
+            held.append((weights, weights.rows.clone()))
+
+    game.run_experiment(listeners=[Holds()])
+    assert len({weights.version for weights, _ in held}) >= 7
+    assert all(torch.equal(weights.rows, before) for weights, before in held)
 
 
 NETWORK = MLP(2, (2,), 2, False)

@@ -276,3 +276,51 @@ def test_the_command_tells_and_ends_with_the_verdict(tmp_path: Path, capsys: pyt
     failed = {finding["check"] for finding in told["findings"] if not finding["passed"]}
     assert {"seeding over whole episodes", "global generators"} <= failed
     assert all(finding["advice"] for finding in told["findings"] if not finding["passed"])
+
+
+class Depends(Line):
+    """Plays another game if agents are computed together."""
+
+    def begin_turn(self) -> None:
+        super().begin_turn()
+        if self.config.parallel.enabled:
+            self.goals[:] = 0
+
+
+def test_free_running_publication_hides_no_dependence_on_the_mode() -> None:
+    finding = found("modes", Depends, parallel={"publish": "asap"})
+    assert finding.passed is False
+    assert "the results are not those of parallel.enabled = false" in finding.detail
+
+
+class Unknown(Line):
+    """An agent learns and cannot say what."""
+
+    def setup_agents(self) -> None:
+        super().setup_agents()
+        self.agents[1].model = _Secret()
+
+
+class _Secret:
+    def take_action(self, state: Any) -> int:
+        return 1
+
+    def train_step(self) -> float:
+        return 0.0
+
+
+@pytest.mark.parametrize("check", ["modes", "resume"])
+def test_a_missing_digest_is_not_checked_and_never_passed(check: str) -> None:
+    finding = found(check, Unknown)
+    assert finding.passed is None
+    assert str(finding).startswith(f"not checked {check}: the model of agent_1 (_Secret) can learn or remember")
+
+
+def test_the_command_says_what_could_not_be_checked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    game = "tests.testing.test_conformance:Unknown"
+    assert main(["check", game, "--epochs", "2", "--set", "experiment.max_turns=4"]) == 1
+    assert "9 of 11 checks passed, 2 could not be made" in capsys.readouterr().out
+    assert main(["check", game, "--epochs", "2", "--set", "experiment.max_turns=4", "--json"]) == 1
+    told = json.loads(capsys.readouterr().out)
+    assert told["passed"] is False
+    assert [own["check"] for own in told["findings"] if own["passed"] is None] == ["equality of modes", "exact resume"]

@@ -38,7 +38,9 @@ def pack(value: Any, arrays: dict[str, Array], head: str, where: str = "") -> An
         case float():
             return {"float": value.hex()}  # exact, also for NaN and infinity, which JSON has no words for
         case torch.Tensor():
-            return {"tensor": _put(value.detach().cpu(), arrays, head, where)}
+            if value.dtype == torch.bfloat16:  # numpy has no such type
+                raise ContractError(f"the state{where} is a tensor of bfloat16: give it as float32")
+            return {"tensor": _put(value.detach().cpu().numpy(), arrays, head, where)}
         case np.ndarray():
             return {"array": _put(value, arrays, head, where)}
         case np.generic():
@@ -56,10 +58,7 @@ def pack(value: Any, arrays: dict[str, Array], head: str, where: str = "") -> An
 
 
 def _put(value: Any, arrays: dict[str, Array], head: str, where: str) -> str:
-    try:
-        array = np.array(value)
-    except TypeError:  # what torch says of a type that numpy does not know, such as bfloat16
-        raise ContractError(f"the state{where} is a tensor of {value.dtype}: give it as float32") from None
+    array = np.array(value)
     if array.dtype.kind not in "biuf":
         raise ContractError(f"the state{where} is an array of {array.dtype}: give an array of numbers")
     name = f"{head}.{len(arrays)}"
