@@ -26,18 +26,21 @@ from parallel_agents.cli import main
 from parallel_agents.cli import train as _train  # noqa: F401 - imported before the first fork
 
 ROOT = Path(__file__).parents[2]
+HUNT, MIXED = ROOT / "examples" / "treasure_hunt.py", ROOT / "tests" / "faults" / "mixed_game.py"
 ALGORITHMS = {
     "dqn": ["--set", "model.updates_per_round=8"],
     "iqn": ["--algo", "iqn", "--set", "model.layer=16", "--set", "model.batch_size=8"],
     "ppo": ["--algo", "ppo", "--set", "model.hidden=[16]"],
+    "mixed": ["--set", "model.updates_per_round=8"],
 }
+"""With `mixed`, some agents are outside of stacks: one that chooses by itself, and one with a learner of its own."""
 BACKENDS = ("inline", "thread", "process")
 PATIENCE = 240.0
 
 
 def options(algorithm: str, backend: str, epochs: int) -> list[str]:
     return [
-        str(ROOT / "examples" / "treasure_hunt.py"), "--agents", "3", "--epochs", str(epochs), "--seed", "5",
+        str(MIXED if algorithm == "mixed" else HUNT), "--agents", "4", "--epochs", str(epochs), "--seed", "5",
         "--backend", backend, "--set", "parallel.train_interval=3", "--set", "experiment.checkpoint_every=1",
         "--set", "experiment.record_period=0", "--set", "experiment.max_turns=20", "--json", "--quiet",
         *ALGORITHMS[algorithm],

@@ -18,16 +18,18 @@ ROWS = re.findall(
 
 
 def test_every_fault_has_a_row() -> None:
-    assert [row[0] for row in ROWS] == [f"F{number:02d}" for number in range(1, 46)]
+    assert [row[0] for row in ROWS] == [f"F{number:02d}" for number in range(1, len(ROWS) + 1)]
+    assert len(ROWS) >= 50
 
 
 @pytest.mark.parametrize("row", ROWS, ids=[row[0] for row in ROWS])
 def test_every_row_names_a_test_that_exists_and_carries_its_id(row: tuple[str, ...]) -> None:
     fault, _, promise, file, name = row
     assert promise
-    tree = ast.parse((ROOT / "tests" / "faults" / file).read_text())
+    elsewhere = "/" in file  # a path below tests/
+    tree = ast.parse((ROOT / "tests" / ("" if elsewhere else "faults") / file).read_text())
     assert name in [node.name for node in tree.body if isinstance(node, ast.FunctionDef)]
-    assert fault.lower() in name.split("_")
+    assert elsewhere or fault.lower() in name.split("_")
 
 
 def test_every_test_of_a_fault_is_named_by_its_id() -> None:
