@@ -61,8 +61,8 @@ class Experiment:
     """Worlds stepped side by side."""
     record_period: int = 50
     """Epochs between two recorded episodes; 0: none."""
-    checkpoint_every: int = 0
-    """Epochs between two checkpoints; 0: none."""
+    checkpoint_every: int | None = None
+    """Epochs between two checkpoints; 0: only the last; None: every two minutes, or less often where they cost more."""
     keep_last: int = 3
     """Checkpoints kept."""
     eval_every: int = 0
@@ -76,7 +76,8 @@ class Experiment:
         for name in ("epochs", "max_turns", "seeds", "worlds", "keep_last", "eval_episodes"):
             _at_least(self, "experiment", name, 1)
         for name in ("seed", "record_period", "checkpoint_every", "eval_every"):
-            _at_least(self, "experiment", name, 0)
+            if getattr(self, name) is not None:
+                _at_least(self, "experiment", name, 0)
         for key, values in self.sweep.items():
             if key.partition(".")[0] not in ("model", "world") or not key.partition(".")[2]:
                 raise ConfigError(
@@ -203,6 +204,19 @@ class Config:
         own = merge(self.as_dict(), *(nested(key, value) for key, value in setting.items()))
         return Config.build({**own, "experiment": {**own["experiment"], "seed": seed, "seeds": 1, "sweep": {}}})
 
+    def problem(self) -> dict[str, Any]:
+        """Return the values that results depend on, by `section.key`; how the work is run is left out.
+
+        >>> "experiment.seed" in Config().problem(), "parallel.backend" in Config().problem()
+        (True, False)
+        """
+        return {
+            f"{section}.{key}": value
+            for section, values in self.as_dict().items()
+            for key, value in values.items()
+            if f"{section}.{key}" not in _HOW_IT_IS_RUN
+        }
+
     def as_dict(self) -> dict[str, Any]:
         """Plain values, as they are written into the run folder."""
         return {
@@ -211,6 +225,14 @@ class Config:
             "model": dict(self.model),
             "parallel": asdict(self.parallel),
         }
+
+
+_PROBLEM = ("train_interval", "policy_lag", "turn_order", "publish")
+_HOW_IT_IS_RUN = {f"parallel.{f.name}" for f in fields(Parallel) if f.name not in _PROBLEM} | {
+    f"experiment.{name}"
+    for name in ("epochs", "record_period", "checkpoint_every", "keep_last", "eval_every", "eval_episodes")
+}
+"""Keys that may differ when a run is resumed: no result but that of evaluations depends on them."""
 
 
 def build_section(section: type[Section], values: Mapping[str, Any], name: str) -> Section:

@@ -3,6 +3,7 @@
     ParallelAgentsError
     ├── ConfigError              a key, a type or a combination of options that cannot work
     ├── TargetError              a file or name that holds no environment, or more than one
+    ├── FolderInUse              another process writes into the run folder; names it
     ├── ContractError            a world, an agent or a model broke its contract
     │   ├── ShapeError           an array of the wrong shape or type
     │   ├── NonFiniteError       NaN or infinity where a number is due
@@ -30,6 +31,7 @@ __all__ = [
     "ContractError",
     "CorruptCheckpoint",
     "DeadlineError",
+    "FolderInUse",
     "Interrupted",
     "LearnerError",
     "NonFiniteError",
@@ -58,6 +60,12 @@ class ConfigError(ParallelAgentsError):
 
 class TargetError(ParallelAgentsError):
     """A target that holds no environment class, or more than one."""
+
+    exit_code = 2
+
+
+class FolderInUse(ParallelAgentsError):
+    """Another process writes into the run folder."""
 
     exit_code = 2
 

@@ -74,6 +74,8 @@ class Train:
 class Resume:
     """Go on with a run from its newest good checkpoint, exactly as if it had never stopped.
 
+    A run that stopped before its first checkpoint starts from its first epoch.
+
     parallel-agents resume runs/cart --epochs 400
     """
 

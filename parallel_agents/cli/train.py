@@ -6,18 +6,23 @@ import json
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
+import structlog
 
 from parallel_agents.cli.commands import Resume, Train
+from parallel_agents.cli.failure import RunLog, recorded
 from parallel_agents.cli.signals import graceful_stop
 from parallel_agents.cli.target import load_target
 from parallel_agents.config import MAX_CONFIG_BYTES, Config, merge, parse_setting, parse_sweep
 from parallel_agents.environment import Environment
-from parallel_agents.errors import ConfigError, RunError
+from parallel_agents.errors import ConfigError
 from parallel_agents.runtime.checkpoints import Checkpointer, restore, why_not
-from parallel_agents.tracking.logs import EventLog, bind, configure_logs
+from parallel_agents.runtime.checkpoints.store import Store
+from parallel_agents.tracking.files import read_json
+from parallel_agents.tracking.logs import EventLog
 from parallel_agents.tracking.metrics import MetricsWriter
 from parallel_agents.tracking.progress import show_progress
 from parallel_agents.tracking.runfolder import RunFolder
@@ -39,69 +44,91 @@ def train(options: Train) -> None:
         raise ConfigError(
             f"experiment.checkpoint_every is set, but no checkpoint can be taken: {reason}; or set it to 0"
         )
-    folder = RunFolder.create(options.target, options.out)
-    folder.write_config(environment.config.as_dict())
-    if reason:
-        sys.stderr.write(f"no checkpoint will be written, so `resume` and `eval` will not work: {reason}\n")
-    else:
-        run.checkpointer = Checkpointer(run, folder.path, keep_last=environment.config.experiment.keep_last)
-    conduct(environment, folder, environment.config.experiment.epochs, options)
+    experiment = environment.config.experiment
+    with RunFolder.create(options.target, options.out) as folder, recorded(folder, quiet=options.quiet) as log:
+        folder.write_config(environment.config.as_dict())
+        if reason:
+            sys.stderr.write(f"no checkpoint will be written, so `resume` and `eval` will not work: {reason}\n")
+        else:
+            run.checkpointer = Checkpointer(run, folder.path, keep_last=experiment.keep_last, lock=folder.lock)
+        conduct(environment, log, experiment.epochs, options)
 
 
 def resume(options: Resume) -> None:
-    """Go on with a run from its newest good checkpoint."""
+    """Go on with a run from its newest good checkpoint, or from its first epoch if it stopped before the first one."""
     if options.tensorboard:
         load_tensorboard()
-    folder = RunFolder.open(options.run_dir)
-    environment = load_target(options.target or folder.environment)(config=read_config(folder))
-    run = environment.prepare()
-    manifest, troubles = restore(run, folder.path)
-    for trouble in troubles:
-        sys.stderr.write(f"passed over a damaged checkpoint: {trouble}\n")
-    run.checkpointer = Checkpointer(run, folder.path, keep_last=environment.config.experiment.keep_last)
-    run.checkpointer.goes_on(manifest)
-    epochs = options.epochs or environment.config.experiment.epochs
-    conduct(environment, folder, epochs, options)
+    with (
+        RunFolder.open(options.run_dir, write=True) as folder,
+        recorded(folder, quiet=options.quiet) as log,
+    ):
+        environment = load_target(options.target or folder.environment)(config=read_config(folder))
+        run, experiment = environment.prepare(), environment.config.experiment
+        if reason := why_not(run):
+            raise ConfigError(
+                f"{folder.path} has nothing to go on from, since no checkpoint could be taken: {reason}; then train it "
+                "with another --out"
+            )
+        begun = bool(Store(folder.path).epochs())
+        manifest, troubles = restore(run, folder.path) if begun else (None, [])
+        for trouble in troubles:
+            structlog.get_logger().warning("checkpoint_damaged", detail=trouble)
+            sys.stderr.write(f"damaged: {trouble}\n")
+        run.checkpointer = Checkpointer(run, folder.path, keep_last=experiment.keep_last, lock=folder.lock)
+        if manifest is None:
+            sys.stderr.write("the run stopped before its first checkpoint: it starts from its first epoch\n")
+        else:
+            run.checkpointer.goes_on(manifest)
+        conduct(environment, log, options.epochs or experiment.epochs, options)
 
 
-def conduct(environment: Environment, folder: RunFolder, epochs: int, options: Train | Resume) -> None:
+def conduct(environment: Environment, log: RunLog, epochs: int, options: Train | Resume) -> None:
     """Run with everything that listens, and leave the results in the run folder."""
-    environment.prepare().run_id = folder.run_id  # one name in folder, log and metrics
+    run, folder = environment.prepare(), log.folder
+    log.run = run
+    run.run_id = folder.run_id  # one name in folder, log and metrics
     environment.timeline.enabled = True
-    supervisor = environment.prepare().supervisor
-    supervisor.folder, supervisor.give_up = folder.path, give_up
-    with configure_logs(folder.log, run=folder.run_id, console=not options.quiet), bind(role="conductor"):
-        listeners = [
-            EventLog(),
-            MetricsWriter(folder.metrics),
-            show_progress(quiet=options.quiet),
-            *([TensorBoardWriter(folder.path / "tensorboard")] if options.tensorboard else []),
-            *environment.recorders(folder.path),
-        ]
-        try:
-            with graceful_stop(environment.prepare().request_stop):
-                summary = environment.run_experiment(epochs, listeners=listeners)
-        finally:
-            for own in environment.prepare().environments:
-                own.close()
-            _leave(lambda: environment.timeline.write(folder.trace))
-            write_table(folder.path)
-    summary = {**summary, "run_dir": str(folder.path)}
-    _leave(lambda: folder.write_fingerprint(summary["fingerprint"]))
-    _leave(lambda: folder.write_summary(summary))
+    run.supervisor.folder, run.supervisor.give_up = folder.path, partial(give_up, log)
+    metrics = MetricsWriter(folder.metrics)
+    listeners = [
+        EventLog(),
+        metrics,
+        show_progress(quiet=options.quiet),
+        *([TensorBoardWriter(folder.path / "tensorboard", root=folder.path)] if options.tensorboard else []),
+        *environment.recorders(folder.path),
+    ]
+    unwritten = 0
+    try:
+        with graceful_stop(run.request_stop):
+            summary = environment.run_experiment(epochs, listeners=listeners)
+    finally:
+        for own in run.environments:
+            _fails(f"close() of {type(own).__name__}", own.close)
+        unwritten += _fails("trace.json", lambda: environment.timeline.write(folder.trace))
+        unwritten += _fails("metrics.csv", lambda: write_table(folder.path))
+    unwritten += _fails("fingerprint.json", lambda: folder.write_fingerprint(summary["fingerprint"]))
+    unwritten += run.dropped_listeners + bool(metrics.lost_lines)
+    summary = {**summary, "unwritten_outputs": unwritten, "run_dir": str(folder.path)}
+    if _fails("summary.json", lambda: folder.write_summary(summary)):
+        summary["unwritten_outputs"] += 1
     sys.stdout.write(json.dumps(summary) + "\n" if options.json else _told(summary))
 
 
-def _leave(write: Callable[[], None]) -> None:
-    """Write something that the result does not depend on: on a full disk it is missing, and that is said."""
+def _fails(name: str, write: Callable[[], object]) -> bool:
+    """Do something that the result does not depend on; True where that failed, which is logged and ends nothing."""
     try:
         write()
-    except (OSError, RunError) as error:
-        sys.stderr.write(f"not written: {error}\n")
+    except Exception as error:
+        structlog.get_logger().error(
+            "output_failed", output=name, cause=f"{type(error).__name__}: {error}", advice="the result stands"
+        )
+        return True
+    return False
 
 
-def give_up(cause: str) -> None:
+def give_up(log: RunLog, cause: str) -> None:
     """End the process where nothing else can: code that never returns cannot be unwound."""
+    log.failed("Hung", cause, "stacks-NN.txt in the run folder says where everybody was")
     sys.stderr.write(f"error: {cause}; the last checkpoint stands, and `resume` goes on from it\n")
     sys.stderr.flush()
     os._exit(1)
@@ -111,9 +138,7 @@ def read_config(folder: RunFolder) -> Config:
     """The configuration that a run was started with."""
     path = folder.path / "config.json"
     try:
-        if path.stat().st_size > MAX_CONFIG_BYTES:
-            raise ConfigError(f"{path} is larger than any configuration: it is not one")
-        return Config.build(json.loads(path.read_text(encoding="utf-8")))
+        return Config.build(read_json(path, MAX_CONFIG_BYTES))
     except (OSError, ValueError) as error:
         raise ConfigError(f"cannot read {path}: {error}") from error
 

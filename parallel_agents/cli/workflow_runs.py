@@ -89,17 +89,17 @@ def train_in_order(options: Train) -> None:
     agent = ParallelOrderConditionedPPO(order, n_envs, seed=options.seed, **weight)  # type: ignore[arg-type]
     game: dict[str, Any] = {"red": options.red[0], "version": options.version, "late_start": options.late_start}
     envs = ParallelEnvWrapper(n_envs, seed=options.seed, **game)
-    folder = RunFolder.create("workflow-order", options.out)
+    about = {"order": "all" if everything else list(order), **game}
 
     def tell(episode: int, compliance: float, mean_return: float) -> None:
         lines.say(f"episode {episode}/{episodes}  compliance {compliance:.2f}  return {mean_return:.1f}")
 
-    if everything:
-        training = train_all_orders(agent, envs, episodes, seed=options.seed, tell=tell)
-    else:
-        training = train_order(agent, envs, episodes, tell=tell)
-    about = {"order": "all" if everything else list(order), **game}
-    save_policy(agent, folder.path, about)
+    with RunFolder.create("workflow-order", options.out) as folder:
+        if everything:
+            training = train_all_orders(agent, envs, episodes, seed=options.seed, tell=tell)
+        else:
+            training = train_order(agent, envs, episodes, tell=tell)
+        save_policy(agent, folder.path, about)
     values = {**about, "run_dir": str(folder.path), "episodes": training.episodes, "stopped": training.stopped,
               "compliance": training.compliance, "returns": training.returns}  # fmt: skip
     ended = "learnt" if training.stopped else "budget spent"
@@ -117,7 +117,7 @@ def search_orders(options: Search) -> None:
         method=options.method, alignment_weight=options.alignment, seed=options.seed,
         worlds={"red": options.red, "version": options.version, "late_start": options.late_start},
     )  # fmt: skip
-    folder, lines = options.out or RunFolder.create("workflow-search").path, _Lines(options.quiet)
+    folder, lines = options.out or _fresh_folder("workflow-search"), _Lines(options.quiet)
 
     def progress(name: str, fields: Mapping[str, Any]) -> None:
         number = f"workflow {fields['number']}/{options.workflows}"
@@ -144,6 +144,12 @@ def search_orders(options: Search) -> None:
         f"{len(found.results)} orders in {found.seconds:.0f} s; best by the Gaussian process: "
         f"{' > '.join(found.best)}; highest return {best.verdict.value:.1f}\nrun folder {folder}",
     )  # fmt: skip
+
+
+def _fresh_folder(environment: str) -> Path:
+    """Make a run folder whose lock whoever writes into it takes."""
+    with RunFolder.create(environment) as made:
+        return made.path
 
 
 def _search_pictures(results: Any, folder: Path) -> list[str]:

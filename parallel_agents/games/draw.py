@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from parallel_agents.errors import ConfigError
 from parallel_agents.games.grid import Grid
 from parallel_agents.games.kernels import Bytes, Flags
+from parallel_agents.tracking.files import write_atomically
 
 __all__ = ["agent_colours", "beneath", "frame", "load_imageio", "scores", "write_gif"]
 
@@ -106,7 +107,8 @@ def write_gif(path: Path | str, frames: Sequence[Bytes], *, fps: float = 8.0) ->
         raise ConfigError(f"no frames for {path}: record at least one")
     path, imageio = Path(path), load_imageio()
     path.parent.mkdir(parents=True, exist_ok=True)
-    imageio.imwrite(path, np.stack(frames), extension=".gif", duration=1000.0 / fps, loop=0)
+    data = imageio.imwrite("<bytes>", np.stack(frames), extension=".gif", duration=1000.0 / fps, loop=0)
+    write_atomically(path, [data])
     return path
 
 

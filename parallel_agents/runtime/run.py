@@ -105,6 +105,8 @@ class Run:
         began = time.perf_counter()
         self._busy("a run is on its way")
         try:
+            if self.checkpointer is not None:
+                self.checkpointer.enter()
             self._look_at_resources()
             self.rounds.open(self.schedule.rounds_until(epochs))
             with self.supervisor:
@@ -162,7 +164,7 @@ class Run:
             self.checkpointer.look()
         experiment = self.config.experiment
         better = bool(experiment.eval_every) and epoch % experiment.eval_every == 0 and self._evaluate()
-        if better or (experiment.checkpoint_every and epoch % experiment.checkpoint_every == 0):
+        if self.checkpointer is not None and (better or self.checkpointer.due(epoch)):
             self._checkpoint()
 
     def _evaluate(self) -> bool:
@@ -179,10 +181,9 @@ class Run:
         return any(better)
 
     def _checkpoint(self) -> None:
-        """Begin a checkpoint, where somebody asked for them; rounds in flight are awaited and recorded."""
+        """Begin a checkpoint, where there is somebody who writes them."""
         if self.checkpointer is not None:
             with self.timeline.span("checkpoint", "runtime", epoch=self.epoch):
-                self.rounds.await_all()
                 self.checkpointer.begin()
 
     def _look_at_resources(self) -> None:
@@ -229,6 +230,15 @@ class Run:
             Watched("models that train by themselves", self._own_training, _at_round, conducts=True),
             *self.rounds.members(),
         ]
+
+    @property
+    def dropped_listeners(self) -> int:
+        """How many listeners failed and were dropped."""
+        return self._listeners.dropped
+
+    def place(self) -> dict[str, int]:
+        """Return where the run is: epoch, turn and the last round that was submitted."""
+        return {"epoch": self.loop.epoch, "turn": self.loop.turn, "round": self.rounds.submitted}
 
     @property
     def _first_turn(self) -> bool:

@@ -10,7 +10,7 @@ import statistics
 from collections.abc import Callable
 from pathlib import Path
 
-__all__ = ["Staffing", "free_memory"]
+__all__ = ["Staffing", "available_bytes", "free_memory"]
 
 WINDOW = 8
 """Rounds that a judgement looks back on."""
@@ -24,14 +24,24 @@ SHORT = 0.05
 """Share of free memory below which no worker is spared."""
 
 
-def free_memory() -> float:
-    """Share of the machine's memory that is free; 1 where the system does not say."""
+def _memory() -> dict[str, float]:
+    """What the system says about its memory, in KiB; nothing where it does not."""
     try:
         lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
     except OSError:
-        return 1.0
-    sizes = {name: float(rest.split()[0]) for name, _, rest in (line.partition(":") for line in lines)}
+        return {}
+    return {name: float(rest.split()[0]) for name, _, rest in (line.partition(":") for line in lines)}
+
+
+def free_memory() -> float:
+    """Share of the machine's memory that is free; 1 where the system does not say."""
+    sizes = _memory()
     return sizes.get("MemAvailable", 1.0) / sizes.get("MemTotal", 1.0)
+
+
+def available_bytes() -> float:
+    """Bytes of memory that can still be taken; infinite where the system does not say."""
+    return _memory().get("MemAvailable", float("inf")) * 1024.0
 
 
 class Staffing:

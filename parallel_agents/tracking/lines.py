@@ -19,11 +19,14 @@ from typing import Any, BinaryIO
 import structlog
 
 from parallel_agents.errors import ConfigError, RunError
+from parallel_agents.tracking.files import open_regular
 
 __all__ = ["MIB", "LineFile", "read_lines"]
 
 MIB = 2**20
 _LONGEST_LINE = 64 * MIB
+_LARGEST_PART = 1024 * MIB
+"""Bytes of a part above which it is not one: twice the largest `max_bytes`."""
 
 
 class LineFile:
@@ -38,14 +41,16 @@ class LineFile:
     def __init__(
         self, path: Path, report: Callable[[str], None], *, max_bytes: int = 64 * MIB, backups: int = 3
     ) -> None:
-        if max_bytes < 1 or backups < 1:
+        if not 1 <= max_bytes <= _LARGEST_PART // 2 or backups < 1:
             raise ConfigError(
                 f"rotation of {path.name} after {max_bytes} bytes with {backups} older parts is impossible: "
-                "give at least 1 of each"
+                f"give at least 1 of each, and at most {_LARGEST_PART // 2} bytes"
             )
         self.path, self.max_bytes, self.backups = path, max_bytes, backups
         self._report = report
         self._lost = 0
+        self.lost_lines = 0
+        """In all."""
         self._closed = False
         self._rotating = False
         self._lock = threading.RLock()  # re-entrant: a signal handler may write while this thread is writing
@@ -63,6 +68,7 @@ class LineFile:
                 self._append(line.encode() + b"\n")
             except OSError as error:
                 self._lost += 1
+                self.lost_lines += 1
                 news = f"cannot write {self.path}: {error.strerror}; its lines are lost until that is mended"
                 news = news if self._lost == 1 else ""
             else:
@@ -78,7 +84,7 @@ class LineFile:
             self._swap(-1)
 
     def _open(self) -> int:
-        return os.open(self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        return open_regular(self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT)
 
     def _append(self, data: bytes) -> None:
         if self._closed:
@@ -97,7 +103,7 @@ class LineFile:
     def _is_current(self) -> bool:
         """Whether `path` still names the open file: another process may have rotated it away."""
         try:
-            return os.path.samestat(os.stat(self.path), os.fstat(self._descriptor))
+            return os.path.samestat(os.stat(self.path, follow_symlinks=False), os.fstat(self._descriptor))
         except FileNotFoundError:
             return False
 
@@ -142,7 +148,7 @@ def read_lines(path: Path) -> Iterator[dict[str, Any]]:
                 if record is not None:
                     yield record
                 elif line.endswith(b"\n") and line.strip():
-                    structlog.get_logger().warning("broken_line_skipped", file=part.name, line=number)
+                    structlog.get_logger().warning("broken_line_skipped", file=str(path), line=number)
 
 
 def _open_parts(path: Path, stack: ExitStack) -> list[BinaryIO]:
@@ -153,12 +159,14 @@ def _open_parts(path: Path, stack: ExitStack) -> list[BinaryIO]:
     while True:
         part = _part(path, number) if number else path
         try:
-            file = stack.enter_context(part.open("rb"))
+            file = stack.enter_context(os.fdopen(open_regular(part), "rb"))
         except FileNotFoundError:
             if number:
                 return parts
         else:
             status = os.fstat(file.fileno())
+            if status.st_size > _LARGEST_PART:
+                raise OSError(errno.EFBIG, f"it has {status.st_size:,} bytes, which no run writes", str(part))
             if (status.st_dev, status.st_ino) not in seen:
                 seen.add((status.st_dev, status.st_ino))
                 parts.append(file)

@@ -55,6 +55,8 @@ class Listeners(Listener):
 
     def __init__(self, listeners: Iterable[Listener] = ()) -> None:
         self._listeners = list(listeners)
+        self.dropped = 0
+        """How many failed."""
 
     def __len__(self) -> int:
         """How many still listen."""
@@ -85,6 +87,7 @@ class Listeners(Listener):
                 call(listener)
             except Exception:
                 self._listeners = [other for other in self._listeners if other is not listener]
+                self.dropped += 1
                 structlog.get_logger().exception(
                     "listener_dropped",
                     listener=type(listener).__qualname__,

@@ -294,5 +294,6 @@ class EventLog(SilentListener):
         {"debug": log.debug, "info": log.info, "error": log.error}.get(level, log.warning)(name)
 
     def on_end(self, summary: Mapping[str, Any]) -> None:
-        structlog.get_logger().info("run_ended", **{key: summary[key] for key in _RESULTS if key in summary})
+        if summary:  # without one the run failed, and whoever called it says why
+            structlog.get_logger().info("run_ended", **{key: summary[key] for key in _RESULTS if key in summary})
         self._context.undo()

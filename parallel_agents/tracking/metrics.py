@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -127,6 +128,11 @@ class MetricsWriter(SilentListener):
     def on_round(self, result: RoundResult) -> None:
         self._write(round_record(result, self._epoch))
 
+    @property
+    def lost_lines(self) -> int:
+        """Lines that could not be written."""
+        return self._file.lost_lines
+
     def on_end(self, summary: Mapping[str, Any]) -> None:
         self._file.close()
 
@@ -165,19 +171,22 @@ class Metrics:
 def read_metrics(path: Path) -> Metrics:
     """The metrics of a run folder, or of a metrics file; also while the run is still writing."""
     file = path / FILE_NAME if path.is_dir() else path
-    if not file.is_file():
+    if not os.path.lexists(file):
         raise ConfigError(f"no metrics at {file}: give a run folder, or the {FILE_NAME} in it")
     start: dict[str, Any] = {}
     epochs: dict[int, dict[str, Any]] = {}
     rounds: dict[int, dict[str, Any]] = {}
-    for record in read_lines(file):
-        match record:
-            case {"kind": "start", "first_epoch": int(first)}:
-                start = record
-                epochs = {epoch: kept for epoch, kept in epochs.items() if epoch < first}
-                rounds = {number: kept for number, kept in rounds.items() if kept["epoch"] < first}
-            case {"kind": "epoch", "epoch": int(epoch), "rewards": list()}:
-                epochs[epoch] = record
-            case {"kind": "round", "round": int(number), "epoch": int()}:
-                rounds[number] = record
+    try:
+        for record in read_lines(file):
+            match record:
+                case {"kind": "start", "first_epoch": int(first)}:
+                    start = record
+                    epochs = {epoch: kept for epoch, kept in epochs.items() if epoch < first}
+                    rounds = {number: kept for number, kept in rounds.items() if kept["epoch"] < first}
+                case {"kind": "epoch", "epoch": int(epoch), "rewards": list()}:
+                    epochs[epoch] = record
+                case {"kind": "round", "round": int(number), "epoch": int()}:
+                    rounds[number] = record
+    except OSError as error:
+        raise ConfigError(f"cannot read {error.filename or file}: {error.strerror}") from error
     return Metrics(start, [epochs[e] for e in sorted(epochs)], [rounds[r] for r in sorted(rounds)])

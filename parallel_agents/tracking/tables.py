@@ -17,8 +17,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import structlog
-
 from parallel_agents.tracking.files import write_atomically
 from parallel_agents.tracking.metrics import Metrics, read_metrics
 
@@ -29,12 +27,9 @@ COLUMNS = ("epoch", "replica", "agent", "reward", "loss", "epsilon", "entropy", 
 
 
 def write_table(folder: Path) -> Path:
-    """Write the table of a run folder anew; its path. Where that fails it is logged: a table never ends a run."""
+    """Write the table of a run folder anew; its path."""
     path = folder / TABLE_NAME
-    try:
-        write_atomically(path, _lines(read_metrics(folder)))
-    except OSError as error:
-        structlog.get_logger().error("metrics_table", file=str(path), detail=error.strerror)
+    write_atomically(path, _lines(read_metrics(folder)))
     return path
 
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from parallel_agents.errors import ConfigError
+from parallel_agents.errors import ConfigError, RunError
+from parallel_agents.tracking.files import open_folder
 from parallel_agents.tracking.listeners import SilentListener
 from parallel_agents.types import Array, EpochStats, RoundResult, RunInfo
 
@@ -32,8 +34,15 @@ def load_tensorboard() -> Any:
 class TensorBoardWriter(SilentListener):
     """Writes reward, loss, ε or entropy, lag and buffer fill, their mean and those of each agent, against the epoch."""
 
-    def __init__(self, folder: Path) -> None:
-        self._writer = load_tensorboard()(str(folder))
+    def __init__(self, folder: Path, *, root: Path | None = None) -> None:
+        """root: the run folder, below which no link is followed."""
+        self._open = ExitStack()  # its files are opened again and again, by name
+        try:
+            descriptor = self._open.enter_context(open_folder(folder, root, create=True))
+        except OSError as error:
+            raise RunError(f"cannot write into {folder}: {error.strerror}") from error
+        reached = Path(f"/proc/self/fd/{descriptor}")
+        self._writer = load_tensorboard()(str(reached if reached.exists() else folder))
         self._names: Sequence[str] = ()
         self._epoch = 0
 
@@ -58,6 +67,7 @@ class TensorBoardWriter(SilentListener):
 
     def on_end(self, summary: Mapping[str, Any]) -> None:
         self._writer.close()
+        self._open.close()
 
     def _add(self, name: str, column: Array) -> None:
         values = np.asarray(column, float)

@@ -7,7 +7,6 @@ FOLDER/policy.json           shapes, options, the order it was trained on; writt
 from __future__ import annotations
 
 import hashlib
-import json
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
 from parallel_agents.errors import CheckpointError, CorruptCheckpoint
-from parallel_agents.tracking.files import write_atomically, write_json
+from parallel_agents.tracking.files import read_file, read_json, write_atomically, write_json
 from parallel_agents.types import State
 from parallel_agents.workflows.conditioned import ParallelOrderConditionedPPO
 
@@ -26,6 +25,7 @@ __all__ = ["MARK", "load_policy", "save_policy"]
 MARK = "policy.json"
 _WEIGHTS = "policy.safetensors"
 _LARGEST = 2**28
+_LARGEST_MARK = 2**20
 
 
 def save_policy(agent: ParallelOrderConditionedPPO, folder: Path, about: dict[str, Any]) -> None:
@@ -41,11 +41,9 @@ def save_policy(agent: ParallelOrderConditionedPPO, folder: Path, about: dict[st
 def load_policy(folder: Path) -> tuple[ParallelOrderConditionedPPO, dict[str, Any]]:
     """The agent that was saved, and what was kept beside it."""
     try:
-        content = json.loads((folder / MARK).read_text(encoding="utf-8"))
+        content = read_json(folder / MARK, _LARGEST_MARK)
         shape, seal = content["agent"], content["weights"]
-        if (folder / _WEIGHTS).stat().st_size > _LARGEST:
-            raise CheckpointError(f"{folder / _WEIGHTS} is larger than any defender: it is not one")
-        data = (folder / _WEIGHTS).read_bytes()
+        data = read_file(folder / _WEIGHTS, _LARGEST)
         if hashlib.sha256(data).hexdigest() != seal["sha256"]:
             raise CorruptCheckpoint(f"{folder / _WEIGHTS} does not hold the bytes that were written: train again")
         agent = ParallelOrderConditionedPPO(

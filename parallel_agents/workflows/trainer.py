@@ -23,7 +23,8 @@ from numpy.typing import NDArray
 
 from parallel_agents.errors import CheckpointError, ConfigError
 from parallel_agents.seeding import Purpose, generator
-from parallel_agents.tracking.files import write_json
+from parallel_agents.tracking.files import read_json, write_json
+from parallel_agents.tracking.locks import locked
 from parallel_agents.workflows.compliance import ALIGNMENT_WEIGHT, RULES
 from parallel_agents.workflows.conditioned import ParallelOrderConditionedPPO
 from parallel_agents.workflows.landscape import Landscape
@@ -150,15 +151,16 @@ class ParallelWorkflowRLTrainer:
     def run_workflow_search(self, folder: str | Path | None = None, progress: Progress | None = None) -> SearchResult:
         """Try orders until there are `n_workflows`; with a folder, go on from what it holds and write to it."""
         began = time.perf_counter()
-        results = self._resumed(folder)
-        while len(results) < self.settings["n_workflows"]:
-            history = [result.evaluation for result in results]
-            order = next_order(history, self.settings["method"], self.settings["seed"])
-            results.append(self.run_workflow(len(results), order, progress))
-            if folder is not None:
-                self._write(Path(folder), results)
-            if progress is not None:
-                progress("workflow", {"number": len(results), **_as_json(results[-1])})
+        with locked(folder):
+            results = self._resumed(folder)
+            while len(results) < self.settings["n_workflows"]:
+                history = [result.evaluation for result in results]
+                order = next_order(history, self.settings["method"], self.settings["seed"])
+                results.append(self.run_workflow(len(results), order, progress))
+                if folder is not None:
+                    self._write(Path(folder), results)
+                if progress is not None:
+                    progress("workflow", {"number": len(results), **_as_json(results[-1])})
         return SearchResult(tuple(results), time.perf_counter() - began)
 
     def run_workflow(self, number: int, order: Order, progress: Progress | None = None) -> WorkflowResult:
@@ -193,7 +195,6 @@ class ParallelWorkflowRLTrainer:
     def _resumed(self, folder: str | Path | None) -> list[WorkflowResult]:
         if folder is None:
             return []
-        Path(folder).mkdir(parents=True, exist_ok=True)
         path = Path(folder) / FILE_NAME
         if not path.exists():
             return []
@@ -213,9 +214,7 @@ class ParallelWorkflowRLTrainer:
 def read_search(path: Path) -> tuple[dict[str, Any], list[WorkflowResult]]:
     """Settings and results of a search, as it left them."""
     try:
-        if path.stat().st_size > _LARGEST_FILE:
-            raise CheckpointError(f"{path} is larger than any search: it is not one")
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = read_json(path, _LARGEST_FILE)
         return content["settings"], [_from_json(one) for one in content["results"]]
     except (OSError, ValueError, KeyError, TypeError) as fault:
         raise CheckpointError(f"{path} cannot be read as a search ({fault}): give another folder") from fault

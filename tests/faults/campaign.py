@@ -4,7 +4,8 @@
 
 Runs are forked from a process that has imported everything and computed nothing, so that a kill costs a fraction of
 a second instead of a start of the interpreter; each is a process group of its own, and the kill is a SIGKILL of all
-of it. Half of the kills wait for a checkpoint that is just being written.
+of it. Half of the kills wait for a checkpoint that is just being written. With `--rivals`, a second process tries to
+resume the run before each kill, and must be refused.
 """
 
 from __future__ import annotations
@@ -92,7 +93,19 @@ def until(condition: Callable[[], bool], pid: int, seconds: float) -> bool:
     return False
 
 
-def killed(words: list[str], folder: Path, out: Path, draws: np.random.Generator) -> bool:
+def refused(pid: int, folder: Path, out: Path) -> bool:
+    """Try to resume a run that process `pid` conducts; True if that was refused, False if the run had ended before."""
+    rival = begun(["resume", str(out), "--json", "--quiet"], folder / "rival.json")
+    _, status = os.waitpid(rival, 0)
+    if os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None:
+        return False
+    told = (folder / "rival.json").read_text()
+    assert os.waitstatus_to_exitcode(status) == 2, told
+    assert f"process {pid} on" in told, told
+    return True
+
+
+def killed(words: list[str], folder: Path, out: Path, draws: np.random.Generator, *, rivals: bool) -> bool:
     """Start a run and kill it: while it starts, while it writes, or at any moment; False if it had ended before."""
     how, delay = float(draws.random()), float(draws.random())
     before = manifests(out)
@@ -102,6 +115,8 @@ def killed(words: list[str], folder: Path, out: Path, draws: np.random.Generator
         until(lambda: False, pid, 0.5 * delay)
     else:
         alive = until(lambda: not manifests(out) <= before, pid, PATIENCE)
+        if alive and rivals:
+            alive = refused(pid, folder, out)
         if alive and how < 0.65:
             until(lambda: False, pid, 0.1 * delay)
             alive = until(lambda: writing(out), pid, PATIENCE)
@@ -113,7 +128,9 @@ def killed(words: list[str], folder: Path, out: Path, draws: np.random.Generator
     return not ended
 
 
-def one_run(algorithm: str, backend: str, kills: int, folder: Path, seed: int, epochs: int) -> tuple[int, int]:
+def one_run(
+    algorithm: str, backend: str, kills: int, folder: Path, seed: int, epochs: int, *, rivals: bool
+) -> tuple[int, int]:
     """Kill one run so many times; kills, and those that struck while a checkpoint was written."""
     folder.mkdir(parents=True)
     draws = np.random.Generator(np.random.Philox(seed))
@@ -124,7 +141,7 @@ def one_run(algorithm: str, backend: str, kills: int, folder: Path, seed: int, e
         if not manifests(out):
             shutil.rmtree(out, ignore_errors=True)
             words = ["train", *options(algorithm, backend, epochs), "--out", str(out)]
-        if not killed(words, folder, out, draws):
+        if not killed(words, folder, out, draws, rivals=rivals):
             break
         struck += 1
         in_write += writing(out)
@@ -135,7 +152,7 @@ def one_run(algorithm: str, backend: str, kills: int, folder: Path, seed: int, e
     return struck, in_write
 
 
-def conduct(kills: int, folder: Path, algorithms: list[str], backends: list[str], epochs: int) -> None:
+def conduct(kills: int, folder: Path, algorithms: list[str], backends: list[str], epochs: int, *, rivals: bool) -> None:
     before = set(os.listdir("/dev/shm")) if os.path.isdir("/dev/shm") else set()
     total, in_write, count = 0, 0, 0
     pairs = [(algorithm, backend) for algorithm in algorithms for backend in backends]
@@ -143,7 +160,7 @@ def conduct(kills: int, folder: Path, algorithms: list[str], backends: list[str]
         algorithm, backend = pairs[count % len(pairs)]
         wanted = min(kills - total, -(-kills // len(pairs)))
         struck, struck_in_write = one_run(
-            algorithm, backend, wanted, folder / f"{count}-{algorithm}-{backend}", count, epochs
+            algorithm, backend, wanted, folder / f"{count}-{algorithm}-{backend}", count, epochs, rivals=rivals
         )
         total, in_write, count = total + struck, in_write + struck_in_write, count + 1
         line = {"algorithm": algorithm, "backend": backend, "kills": struck, "in_write": struck_in_write}
@@ -161,5 +178,6 @@ if __name__ == "__main__":
     words.add_argument("--algorithms", nargs="+", default=list(ALGORITHMS))
     words.add_argument("--backends", nargs="+", default=list(BACKENDS))
     words.add_argument("--epochs", type=int, default=300)
+    words.add_argument("--rivals", action="store_true")
     given = words.parse_args()
-    conduct(given.kills, given.folder, given.algorithms, given.backends, given.epochs)
+    conduct(given.kills, given.folder, given.algorithms, given.backends, given.epochs, rivals=given.rivals)

@@ -44,3 +44,11 @@ def test_f25_f30_three_hundred_kills(tmp_path: Path, capsys: pytest.CaptureFixtu
         sys.stdout.write(f"\n{told}")
     assert kills >= 300
     assert in_write >= 20, "kills during a checkpoint write must be there"
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(5_000)
+def test_f51_a_second_writer_is_refused_fifty_times_and_the_digest_stays(tmp_path: Path) -> None:
+    words = ("--kills", 60, "--rivals", "--epochs", 100, "--algorithms", "dqn")
+    kills, _, told = campaign(tmp_path / "c", *words, timeout=4_900)
+    assert kills >= 60, told

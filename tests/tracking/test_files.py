@@ -20,18 +20,18 @@ def test_bytes_are_synced_before_the_rename_and_the_folder_after(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls: list[str] = []
-    fsync, replace = os.fsync, Path.replace
+    fsync, replace = os.fsync, os.replace
 
     def noted_fsync(descriptor: int) -> None:
         calls.append("sync " + Path(os.readlink(f"/proc/self/fd/{descriptor}")).name.split(".")[-1])
         fsync(descriptor)
 
-    def noted_replace(self: Path, target: Path) -> Path:
-        calls.append(f"rename to {target.name}")
-        return replace(self, target)
+    def noted_replace(aside: str, target: str, **folders: int) -> None:
+        calls.append(f"rename to {target}")
+        replace(aside, target, **folders)
 
     monkeypatch.setattr(os, "fsync", noted_fsync)
-    monkeypatch.setattr(Path, "replace", noted_replace)
+    monkeypatch.setattr(os, "replace", noted_replace)
     write_atomically(tmp_path / "x.json", [b"ab", b"c"])
     assert calls == ["sync unfinished", "rename to x.json", f"sync {tmp_path.name}"]
     assert (tmp_path / "x.json").read_bytes() == b"abc"

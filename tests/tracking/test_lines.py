@@ -84,12 +84,15 @@ def test_a_broken_line_is_named_and_skipped(tmp_path: Path, broken: str) -> None
     assert said[0]["line"] == 2
 
 
-def test_a_full_disk_is_reported_once() -> None:
+@pytest.mark.usefixtures("full_disk")
+def test_a_full_disk_is_reported_once_and_lost_lines_are_counted(tmp_path: Path) -> None:
     said: list[str] = []
-    file = LineFile(Path("/dev/full"), said.append)
+    path = tmp_path / "x.jsonl"
+    file = LineFile(path, said.append)
     file.write("{}")
     file.write("{}")
-    assert said == ["cannot write /dev/full: No space left on device; its lines are lost until that is mended"]
+    assert said == [f"cannot write {path}: File too large; its lines are lost until that is mended"]
+    assert file.lost_lines == 2
 
 
 def test_writing_goes_on_when_the_disk_is_back(tmp_path: Path) -> None:

@@ -135,13 +135,15 @@ def test_foreign_lines_are_left_aside(tmp_path: Path) -> None:
     assert metrics.rewards().shape == (0, 0)
 
 
-def test_a_full_disk_is_an_error_in_the_log_and_nothing_more(make_run: Make, make_epoch: Make) -> None:
-    writer = MetricsWriter(Path("/dev/full"))
+@pytest.mark.usefixtures("full_disk")
+def test_a_full_disk_is_an_error_in_the_log_and_nothing_more(tmp_path: Path, make_run: Make, make_epoch: Make) -> None:
+    writer = MetricsWriter(tmp_path / "metrics.jsonl")
     with capture_logs() as said:
         writer.on_start(make_run())
         writer.on_epoch(make_epoch(1))
     assert [(entry["event"], entry["log_level"]) for entry in said] == [("metrics_file", "error")]
-    assert "No space left on device" in said[0]["detail"]
+    assert "File too large" in said[0]["detail"]
+    assert writer.lost_lines == 2
 
 
 def test_absent_metrics_are_a_clear_error(tmp_path: Path) -> None:

@@ -78,8 +78,8 @@ def test_a_folder_that_is_taken_is_refused_and_left_as_it_was(tmp_path: Path) ->
     assert [file.name for file in tmp_path.iterdir()] == ["thesis.tex"]
     with pytest.raises(ConfigError, match=r"thesis.tex is a file: give a folder that is new or empty"):
         RunFolder.create("hunt", tmp_path / "thesis.tex")
-    RunFolder.create("hunt", tmp_path / "run")
-    with pytest.raises(ConfigError, match="already holds a run: resume it, or give a folder"):
+    RunFolder.create("hunt", tmp_path / "run").close()
+    with pytest.raises(ConfigError, match=r"already holds a run: go on with it by `parallel-agents resume .*/run`, or"):
         RunFolder.create("hunt", tmp_path / "run")
 
 
@@ -89,10 +89,13 @@ def test_a_folder_that_cannot_be_made_is_a_clear_error() -> None:
 
 
 def test_a_run_is_opened_again_and_swept(tmp_path: Path) -> None:
-    made = RunFolder.create("hunt", tmp_path / "x")
-    (made.path / ".summary.json.12ab34cd.unfinished").write_text("{")
-    assert RunFolder.open(tmp_path / "x") == made
-    assert [file.name for file in made.path.iterdir()] == ["run.json"]
+    with RunFolder.create("hunt", tmp_path / "x") as made:
+        leftover = made.path / ".summary.json.12ab34cd.unfinished"
+        leftover.write_text("{")
+        assert RunFolder.open(tmp_path / "x") == made
+        assert leftover.exists(), "whoever only reads must not remove what somebody is writing"
+    with RunFolder.open(tmp_path / "x", write=True):
+        assert sorted(file.name for file in made.path.iterdir()) == ["run.json", "run.lock"]
 
 
 @pytest.mark.parametrize(
@@ -123,4 +126,4 @@ def test_a_full_disk_is_loud_and_keeps_the_old_summary(tmp_path: Path, monkeypat
     with pytest.raises(RunError, match=r"cannot write .*summary.json: No space left on device; what stood there"):
         folder.write_summary({"digest": "cd"})
     assert json.loads((folder.path / "summary.json").read_text()) == {"digest": "ab"}
-    assert sorted(file.name for file in folder.path.iterdir()) == ["run.json", "summary.json"]
+    assert sorted(file.name for file in folder.path.iterdir()) == ["run.json", "run.lock", "summary.json"]

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
-from structlog.testing import capture_logs
 
 from parallel_agents.tracking.metrics import Metrics
 from parallel_agents.tracking.tables import COLUMNS, TABLE_NAME, table_rows, write_table
@@ -35,20 +33,9 @@ def test_replicas_are_told_apart() -> None:
     assert [(row["replica"], row["agent"]) for row in table_rows(metrics)] == [(0, "a"), (1, "a")]
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="whoever may write everywhere cannot fail to")
-def test_a_table_that_cannot_be_written_is_logged_and_ends_nothing(tmp_path: Path) -> None:
-    (tmp_path / "metrics.jsonl").write_text("")
-    tmp_path.chmod(0o500)
-    with capture_logs() as logs:
-        write_table(tmp_path)
-    tmp_path.chmod(0o700)
-    assert logs[0]["event"] == "metrics_table"
-
-
-def test_a_table_that_stands_in_the_way_is_logged(tmp_path: Path) -> None:
+def test_a_folder_that_stands_in_the_way_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "metrics.jsonl").write_text("")
     (tmp_path / TABLE_NAME).mkdir()
-    with capture_logs() as logs:
+    with pytest.raises(IsADirectoryError):
         write_table(tmp_path)
-    assert logs[0]["event"] == "metrics_table"
-    assert logs[0]["log_level"] == "error"
+    assert sorted(path.name for path in tmp_path.iterdir()) == [TABLE_NAME, "metrics.jsonl"]

@@ -14,6 +14,7 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from parallel_agents.errors import ConfigError, ParallelAgentsError
 from parallel_agents.market.discovery.estimates import Estimate
+from parallel_agents.tracking.files import write_atomically
 
 __all__ = [
     "CRISIS",
@@ -174,7 +175,7 @@ class Patterns:
 
     def save(self, path: str | Path) -> None:
         """Write JSON to a file."""
-        Path(path).write_text(self.to_json())
+        write_atomically(Path(path), [self.to_json().encode()])
 
     @classmethod
     def load(cls, path: str | Path) -> Patterns:

@@ -14,6 +14,7 @@ from parallel_agents.errors import CheckpointError
 from parallel_agents.market.importance.metrics import plain_figures
 from parallel_agents.market.importance.training import ImportanceSamplingTraining
 from parallel_agents.runtime.checkpoints.store import Manifest, Store
+from parallel_agents.tracking.locks import FolderLock
 from parallel_agents.types import Array
 
 __all__ = ["load_training", "save_training"]
@@ -21,9 +22,19 @@ __all__ = ["load_training", "save_training"]
 History = list[dict[str, Any]]
 
 
-def save_training(folder: Path, training: ImportanceSamplingTraining, history: History, *, keep_last: int = 3) -> None:
-    """Write a checkpoint after the episodes of `history`, and forget all but the newest `keep_last`."""
-    store = Store(folder)
+def save_training(
+    folder: Path,
+    training: ImportanceSamplingTraining,
+    history: History,
+    *,
+    keep_last: int = 3,
+    lock: FolderLock | None = None,
+) -> None:
+    """Write a checkpoint after the episodes of `history`, and forget all but the newest `keep_last`.
+
+    lock: of the folder, where the caller holds it.
+    """
+    store = Store(folder, lock)
     store.open_for_writing()
     episode = len(history)
     arrays = {
@@ -38,7 +49,8 @@ def save_training(folder: Path, training: ImportanceSamplingTraining, history: H
         "agent": hasattr(training.agent, "state"),
     }
     store.commit(Manifest(episode, {name: store.write(name, arrays)}, values))
-    store.rotate(set(store.epochs()[-keep_last:]))
+    store.rotate(episode, keep_last)
+    store.close()
 
 
 def load_training(folder: Path, training: ImportanceSamplingTraining) -> History:

@@ -17,6 +17,7 @@ from parallel_agents.market.importance.training import ImportanceSamplingTrainin
 from parallel_agents.protocols import Listener
 from parallel_agents.seeding import Purpose, generator
 from parallel_agents.tracking.listeners import Listeners
+from parallel_agents.tracking.locks import FolderLock, locked
 from parallel_agents.types import Array
 
 __all__ = ["EpisodeEnvironment", "ImportanceSamplingTrainingOrchestrator", "create_importance_sampling_trainer"]
@@ -58,20 +59,22 @@ class ImportanceSamplingTrainingOrchestrator:
         self.history: list[dict[str, Any]] = []
         """one line per episode: reward, steps, updates and the mean metrics of its updates"""
         self._listeners = Listeners(listeners)
+        self._lock: FolderLock | None = None
 
     def train(self, agent: PolicyAgent, environment: EpisodeEnvironment, episodes: int | None = None) -> dict[str, Any]:
         """Train for `episodes` more episodes, all of the configuration's by default; the summary."""
         act, options = acting_of(agent), self.configuration
         training = self._training(agent, environment)
         goal = options.simulation_episodes if episodes is None else len(self.history) + episodes
-        while len(self.history) < goal:
-            line = self._episode(training, act, environment, number=len(self.history) + 1)
-            self.history.append(line)
-            self._listeners.on_event("importance_sampling", {"experiment": options.experiment_id, **line})
-            if len(self.history) % options.checkpoint_every == 0:
+        with locked(self.folder) as self._lock:
+            while len(self.history) < goal:
+                line = self._episode(training, act, environment, number=len(self.history) + 1)
+                self.history.append(line)
+                self._listeners.on_event("importance_sampling", {"experiment": options.experiment_id, **line})
+                if len(self.history) % options.checkpoint_every == 0:
+                    self.save()
+            if len(self.history) % options.checkpoint_every:
                 self.save()
-        if len(self.history) % options.checkpoint_every:
-            self.save()
         return self.summary()
 
     def resume(self, agent: PolicyAgent, environment: EpisodeEnvironment) -> dict[str, Any]:
@@ -84,7 +87,7 @@ class ImportanceSamplingTrainingOrchestrator:
     def save(self) -> None:
         """Write a checkpoint, if there is a folder for it."""
         if self.folder is not None and self.training is not None:
-            save_training(self.folder, self.training, self.history)
+            save_training(self.folder, self.training, self.history, lock=self._lock)
 
     def summary(self) -> dict[str, Any]:
         """Means over all episodes, and how the crisis share of batches goes with the reward."""

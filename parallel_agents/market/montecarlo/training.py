@@ -25,6 +25,7 @@ from parallel_agents.protocols import Listener
 from parallel_agents.runtime.checkpoints.store import Manifest, Store
 from parallel_agents.sampling import CRISIS_PARENT, REGULAR_PARENT
 from parallel_agents.tracking.listeners import Listeners
+from parallel_agents.tracking.locks import FolderLock, locked
 from parallel_agents.types import Array
 
 __all__ = ["MonteCarloTrainingConfig", "MonteCarloTrainingOrchestrator"]
@@ -109,6 +110,7 @@ class MonteCarloTrainingOrchestrator:
         self.history: list[dict[str, float]] = []
         """one line per step"""
         self._listeners = Listeners(listeners)
+        self._lock: FolderLock | None = None
 
     async def generate_training_batch(self, agent: Any) -> dict[str, Array]:
         """Run a batch of episodes, remember them, and draw one training batch."""
@@ -124,6 +126,11 @@ class MonteCarloTrainingOrchestrator:
         """
         if not callable(getattr(agent, "update_policy", None)):
             raise ContractError(f"{type(agent).__name__} has no update_policy(batch): without it nothing can be learnt")
+        with locked(self.folder) as self._lock:
+            await self._train(agent, n_steps, focus)
+        return self.summary()
+
+    async def _train(self, agent: PolicyAgent, n_steps: int, focus: Wrapper | None) -> None:
         while len(self.history) < n_steps:
             number = len(self.history) + 1
             if hasattr(agent, "start_epoch_action"):
@@ -138,7 +145,6 @@ class MonteCarloTrainingOrchestrator:
                 self._listeners.on_event("monte_carlo_adapted", {"step": number, "mix": mix})
             if number % self.config.checkpoint_every == 0 or number == n_steps:
                 self.save(agent)
-        return self.summary()
 
     async def _simulate(self, agent: Any, focus: Wrapper | None = None) -> EpisodeBatch:
         batch = await self.simulator.run_episode_batch(agent, self.config.batch_size, focus=focus)
@@ -182,7 +188,7 @@ class MonteCarloTrainingOrchestrator:
         """Write a checkpoint, if there is a folder for it."""
         if self.folder is None:
             return
-        store, step = Store(self.folder), len(self.history)
+        store, step = Store(self.folder, self._lock), len(self.history)
         store.open_for_writing()
         own = agent.state() if hasattr(agent, "state") else {}
         arrays = {**{f"agent.{n}": np.asarray(a) for n, a in own.items()}}
@@ -201,7 +207,8 @@ class MonteCarloTrainingOrchestrator:
             "numbers": [n for n, a in arrays.items() if a.ndim == 0],
         }
         store.commit(Manifest(step, {name: store.write(name, flat)}, values))
-        store.rotate(set(store.epochs()[-3:]))
+        store.rotate(step, 3)
+        store.close()
 
     async def resume(self, agent: PolicyAgent, n_steps: int = 1000, *, focus: Wrapper | None = None) -> dict[str, Any]:
         """Go on from the newest good checkpoint until `n_steps` steps are done; a summary."""

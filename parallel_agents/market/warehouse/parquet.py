@@ -19,7 +19,7 @@ from typing import Any
 from parallel_agents.errors import ConfigError, ContractError, CorruptCheckpoint
 from parallel_agents.market.montecarlo.experiences import EpisodeExperience
 from parallel_agents.market.warehouse.tables import EPISODES, STEPS, arrow, batch_tables
-from parallel_agents.tracking.files import sweep, write_atomically
+from parallel_agents.tracking.files import open_folder, sweep, write_atomically
 
 __all__ = ["Warehouse"]
 
@@ -32,9 +32,10 @@ class Warehouse:
 
     def __init__(self, folder: str | Path) -> None:
         self.folder = Path(folder)
+        self.folder.mkdir(parents=True, exist_ok=True)
         for name in (*_TABLES, "batches"):
-            (self.folder / name).mkdir(parents=True, exist_ok=True)
-            sweep(self.folder / name)
+            with open_folder(self.folder / name, self.folder, create=True):
+                sweep(self.folder / name, root=self.folder)
 
     def batches(self) -> list[str]:
         """Names of the batches that are there, whole."""
@@ -59,9 +60,9 @@ class Warehouse:
                 tables[name], out, compression="zstd", use_dictionary=["batch"], use_byte_stream_split=False
             )
             data = out.getvalue()
-            write_atomically(self.folder / name / f"{batch_id}.parquet", [data])
+            write_atomically(self.folder / name / f"{batch_id}.parquet", [data], root=self.folder)
             note[name] = {"rows": tables[name].num_rows, "sha256": hashlib.sha256(data).hexdigest()}
-        write_atomically(self.folder / "batches" / f"{batch_id}.json", [json.dumps(note).encode()])
+        write_atomically(self.folder / "batches" / f"{batch_id}.json", [json.dumps(note).encode()], root=self.folder)
 
     def query(self, sql: str, parameters: Iterable[Any] = ()) -> dict[str, Any]:
         """A query over the views `episodes` and `steps`; columns as numpy arrays. Unfinished batches are not seen."""

@@ -16,7 +16,7 @@ from parallel_agents.errors import ConfigError, RunError
 from parallel_agents.market.montecarlo.experiences import EpisodeExperience
 from parallel_agents.market.warehouse.parquet import Warehouse
 from parallel_agents.market.warehouse.tables import EPISODES, STEPS, arrow
-from parallel_agents.tracking.files import write_atomically
+from parallel_agents.tracking.files import open_folder, write_atomically
 
 __all__ = ["Sink", "Stream"]
 
@@ -50,7 +50,8 @@ class Stream:
             raise ConfigError(f"{attempts} attempts with a pause of {pause} s: give at least 1 and 0")
         self.spool, self.sink = Warehouse(spool), sink
         self._taken = self.spool.folder / "taken"
-        self._taken.mkdir(exist_ok=True)
+        with open_folder(self._taken, self.spool.folder, create=True):
+            pass
         self._attempts, self._pause, self._sleep = attempts, pause, sleep
         self.errors: list[str] = []
         """what went wrong, the latest last"""
@@ -91,7 +92,7 @@ class Stream:
                 if attempt + 1 < self._attempts:
                     self._sleep(self._pause * 2**attempt)
             else:
-                write_atomically(self._taken / name, [b""])
+                write_atomically(self._taken / name, [b""], root=self.spool.folder)
                 return True
         return False
 

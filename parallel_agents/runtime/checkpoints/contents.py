@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
@@ -10,12 +11,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from parallel_agents.errors import CheckpointError, CorruptCheckpoint
+from parallel_agents.config import Config
+from parallel_agents.errors import CheckpointError, ConfigError, CorruptCheckpoint
 from parallel_agents.memory import PRIORITY
 from parallel_agents.networks.numerics import fingerprint
-from parallel_agents.runtime.checkpoints.memory import read_ring
+from parallel_agents.runtime.checkpoints.memory import Segments, read_ring
 from parallel_agents.runtime.checkpoints.packing import pack, unpack
 from parallel_agents.runtime.checkpoints.store import Manifest, Store
+from parallel_agents.tracking.files import plain
 from parallel_agents.types import Array, RoundResult, State, Weights
 
 if TYPE_CHECKING:
@@ -47,17 +50,41 @@ def restore(run: Run, folder: Path, *, best: bool = False) -> tuple[Manifest, li
 
     best: the agents act with the weights of their best evaluation, each replica with its own.
     """
-    store = Store(folder)
-    manifest, troubles = store.newest_good()
     reason = why_not(run)
     if reason is not None:
         raise CheckpointError(f"{folder} cannot be gone on with: {reason}")
+    store, troubles = Store(folder), list[str]()
+    for manifest in store.good(troubles):
+        try:
+            _take_over(run, store, manifest, best=best)
+        except CorruptCheckpoint as error:  # whatever has been put into the run so far, the one before replaces
+            troubles.append(f"epoch {manifest.epoch}: {error}")
+        else:
+            return manifest, troubles
+    raise store.none_usable(troubles)
+
+
+def _take_over(run: Run, store: Store, manifest: Manifest, *, best: bool) -> None:
+    """Put a run where a checkpoint left it; a `CorruptCheckpoint` where something in it is missing or of a wrong kind.
+
+    Its bytes are those that were written, but whoever wrote them may have been somebody else.
+    """
+    try:
+        _put_into(run, store, manifest, best=best)
+    except (KeyError, ValueError, TypeError, IndexError, AttributeError, OverflowError) as error:
+        raise CorruptCheckpoint(f"something is missing or of a wrong kind: {type(error).__name__}: {error}") from error
+
+
+def _put_into(run: Run, store: Store, manifest: Manifest, *, best: bool) -> None:
+    folder = store.root
     if best and not manifest.values["best"]["epochs"]:
         raise CheckpointError(f"{folder} knows no best weights: train with experiment.eval_every set")
     _fits(run, manifest)
     _compare_fingerprints(run, manifest)
     arrays = store.read(manifest, f"state-{manifest.epoch:06d}.safetensors")
+    _finite_weights(arrays)
     values = manifest.values
+    int(values["segments_written"])
     for owner, names in COUNTERS.items():
         for name in names:
             setattr(getattr(run, owner), name, int(values[owner][name]))
@@ -65,6 +92,7 @@ def restore(run: Run, folder: Path, *, best: bool = False) -> tuple[Manifest, li
     run.failures = int(values["failures"])
     run.recent = [[float(reward) for reward in rewards] for rewards in values["recent"]]
     for index, stack in enumerate(run.crew.stacks):
+        Segments(stack.ring).resume(values["segments"][index], stack.ring)  # refused now, not when the run goes on
         names = values["segments"][index]["names"]
         read_ring(stack.ring, [store.read(manifest, name) for name in names])
         for model, settings in zip(stack.models, values["settings"][index], strict=True):
@@ -74,7 +102,6 @@ def restore(run: Run, folder: Path, *, best: bool = False) -> tuple[Manifest, li
     _load(run, arrays, values)
     if best:
         run.best.act()
-    return manifest, troubles
 
 
 def values_of(run: Run, arrays: dict[str, Array]) -> dict[str, Any]:
@@ -103,6 +130,22 @@ def _shape(run: Run) -> list[Any]:
 
 
 def _fits(run: Run, manifest: Manifest) -> None:
+    """Raise where a checkpoint is of another run: other values that results depend on, or other agents."""
+    given = manifest.values["config"]
+    if not isinstance(given, dict) or not given:
+        raise TypeError(f"its configuration is {given!r}")  # a string would be taken for the name of a file
+    try:
+        stored = plain(Config.build(given).problem())
+    except ConfigError as error:
+        raise ValueError(f"its configuration cannot be read: {error}") from error
+    own = {key: plain(value) for key, value in run.config.problem().items() if _is_data(value)}
+    other = [key for key in own if key not in stored or stored[key] != own[key]]
+    other += [key for key in stored if key not in run.config.problem()]
+    if other:
+        told = "; ".join(f"{key} is {own.get(key)!r}, there {stored.get(key)!r}" for key in other[:5])
+        raise CheckpointError(
+            f"the checkpoint is of another configuration: {told}: go on with the values that the run was started with"
+        )
     if manifest.values["shape"] != _shape(run):
         raise CheckpointError(
             "the checkpoint is of another configuration: its agents or networks differ from those of this run"
@@ -122,8 +165,25 @@ def _compare_fingerprints(run: Run, manifest: Manifest) -> None:
             f"the checkpoint of epoch {manifest.epoch} was written by another machine or other libraries, so the run "
             f"may not go on with the same bytes: {'; '.join(changed)}",
             RuntimeWarning,
-            stacklevel=3,
+            stacklevel=5,
         )
+
+
+def _is_data(value: Any) -> bool:
+    """Return whether a value of a configuration can be compared with a stored one; an object can only be named."""
+    try:
+        json.dumps(value)
+    except (TypeError, ValueError):
+        return False
+    return True
+
+
+def _finite_weights(arrays: Mapping[str, Array]) -> None:
+    """Raise where weights are not numbers: no update that a run accepts makes such."""
+    for name, array in arrays.items():
+        learnt = name.partition(".")[2].startswith(("newest.", "acting", "best", "pending."))
+        if learnt and array.dtype.kind == "f" and not np.isfinite(array).all():
+            raise CorruptCheckpoint(f"NaN or infinity in {name}")
 
 
 def arrays_of(run: Run) -> dict[str, Array]:

@@ -3,11 +3,17 @@
 A row is never changed once every transition in it is closed. So a segment holds, for each agent, the rows from the
 oldest one that was still open at the last checkpoint up to the newest; read in order, later segments over earlier
 ones, they give back the rings.
+
+So that segments do not pile up, the next one takes the rows of the last `FAN - 1` in as well wherever those have the
+same level, and is one level higher: a checkpoint then needs at most `FAN - 1` segments of each level, and a row is
+written once per level. Only segments of more than `LARGEST` bytes stay apart, for a copy of so much stops the run for
+too long.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -15,9 +21,22 @@ from parallel_agents.errors import CorruptCheckpoint
 from parallel_agents.memory import PRIORITY, Ring
 from parallel_agents.types import Array
 
-__all__ = ["Segments", "columns", "compact", "narrowed", "read_ring"]
+__all__ = ["FAN", "Segments", "columns", "compact", "narrowed", "read_ring"]
 
+FAN = 8
+"""Segments of one level that become one of the next."""
+LARGEST = 256 * 2**20
+"""Bytes above which segments are not put together."""
 _ROW = "row."
+
+
+class _Segment(NamedTuple):
+    """One file: for each agent the rows from `first` up to, and without, `end`."""
+
+    name: str
+    level: int
+    first: Array
+    end: Array
 
 
 class Segments:
@@ -25,38 +44,52 @@ class Segments:
 
     def __init__(self, ring: Ring) -> None:
         self._saved = np.zeros(ring.agents, np.int64)
-        self._ends: list[tuple[str, Array]] = []
+        self._kept: tuple[_Segment, ...] = ()
         self._renewed = ring.renewed
 
-    def resume(self, names: Sequence[str], ends: Sequence[Sequence[int]], ring: Ring) -> None:
-        """Go on after the segments of a checkpoint."""
-        self._ends = [(name, np.asarray(end, np.int64)) for name, end in zip(names, ends, strict=True)]
+    def resume(self, values: Mapping[str, Any], ring: Ring) -> None:
+        """Go on after the segments of a checkpoint, as `values` gave them."""
+        parts = zip(values["names"], values["levels"], values["firsts"], values["ends"], strict=True)
+        self._kept = tuple(
+            _Segment(str(name), int(level), np.asarray(first, np.int64), np.asarray(end, np.int64))
+            for name, level, first, end in parts
+        )
         self._saved, self._renewed = _settled(ring), ring.renewed
 
-    def next(self, ring: Ring) -> dict[str, Array]:
-        """Copies of the rows that are not settled in earlier segments: the arrays of the next one."""
+    def take(self, name: str, ring: Ring) -> dict[str, Array]:
+        """Return copies of the rows that the next segment holds; it will stand under this name."""
         if ring.renewed != self._renewed:
-            self._saved, self._ends, self._renewed = np.zeros_like(self._saved), [], ring.renewed
-        first = np.maximum(np.minimum(self._saved, ring.pos), ring.oldest - ring.shape.frames + 1).clip(min=0)
+            self._saved, self._kept, self._renewed = np.zeros_like(self._saved), (), ring.renewed
+        oldest = (ring.oldest - ring.shape.frames + 1).clip(min=0)
+        kept = tuple(own for own in self._kept if (own.end > oldest).any())
+        first, level = np.minimum(self._saved, ring.pos), 0
+        while len(last := kept[-(FAN - 1) :]) == FAN - 1 and all(own.level == level for own in last):
+            earlier = np.maximum(np.minimum(first, last[0].first), oldest)
+            if (ring.pos - earlier).sum() * _bytes_of_row(ring) > LARGEST:
+                break
+            kept, first, level = kept[: -(FAN - 1)], earlier, level + 1
+        first = np.maximum(first, oldest)
+        self._kept = (*kept, _Segment(name, level, first, ring.pos.copy()))
+        self._saved = _settled(ring)
         arrays: dict[str, Array] = {"first": first, "end": ring.pos.copy()}
         places = [np.arange(a, b) % ring.valid.shape[1] for a, b in zip(first, ring.pos, strict=True)]
-        for name, column in columns(ring).items():
-            arrays[f"{_ROW}{name}"] = _picked(column, places)
-        return arrays | {f"counter.{name}": getattr(ring, name).copy() for name in Ring.COUNTERS}
+        for column_name, column in columns(ring).items():
+            arrays[f"{_ROW}{column_name}"] = _picked(column, places)
+        return arrays | {f"counter.{counter}": getattr(ring, counter).copy() for counter in Ring.COUNTERS}
 
-    def taken(self, name: str, ring: Ring) -> None:
-        """The next segment will stand under this name."""
-        self._ends = [*self._ends, (name, ring.pos.copy())]
-        self._saved = _settled(ring)
+    def values(self) -> dict[str, Any]:
+        """Return the segments that a checkpoint needs, as plain values, in the order in which they are read."""
+        return {
+            "names": [own.name for own in self._kept],
+            "levels": [own.level for own in self._kept],
+            "firsts": [own.first.tolist() for own in self._kept],
+            "ends": [own.end.tolist() for own in self._kept],
+        }
 
-    def names(self, ring: Ring) -> tuple[list[str], list[list[int]]]:
-        """The segments that are still needed, and where each of them ends."""
-        self._ends = [
-            (name, end)
-            for place, (name, end) in enumerate(self._ends)
-            if place == len(self._ends) - 1 or (end > ring.oldest - ring.shape.frames + 1).any()
-        ]
-        return [name for name, _ in self._ends], [end.tolist() for _, end in self._ends]
+
+def _bytes_of_row(ring: Ring) -> int:
+    """Bytes of one row of one agent."""
+    return sum(column.nbytes for column in columns(ring).values()) // ring.version.size
 
 
 def read_ring(ring: Ring, segments: Sequence[Mapping[str, Array]]) -> None:

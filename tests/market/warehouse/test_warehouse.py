@@ -116,12 +116,12 @@ def test_a_writer_that_dies_at_any_moment_leaves_whole_batches(batches, tmp_path
     def dying(at: int, after: bool):
         calls = []
 
-        def write(path, chunks):
+        def write(path, chunks, **where):
             calls.append(path)
             if len(calls) == at and not after:
                 path.with_name(f".{path.name}.0.unfinished").write_bytes(b"half")
                 raise KeyboardInterrupt
-            real(path, chunks)
+            real(path, chunks, **where)
             if len(calls) == at:
                 raise KeyboardInterrupt
 

@@ -7,7 +7,8 @@ import pytest
 
 from parallel_agents.errors import CorruptCheckpoint
 from parallel_agents.memory import Ring, RingShape
-from parallel_agents.runtime.checkpoints.memory import Segments, read_ring
+from parallel_agents.runtime.checkpoints import memory
+from parallel_agents.runtime.checkpoints.memory import FAN, Segments, read_ring
 from parallel_agents.types import Array, Transitions
 
 AGENTS, WORLDS = 3, 2
@@ -55,11 +56,10 @@ def test_a_ring_comes_back_from_its_segments(seed: int) -> None:
     draws = np.random.Generator(np.random.Philox(seed))
     ring, kept = Ring(shape(), AGENTS), dict[str, dict[str, Array]]()
     segments = Segments(ring)
-    for number in range(12):
+    for number in range(40):
         play(ring, int(draws.integers(0, 9)), draws)
-        kept[str(number)] = segments.next(ring)
-        segments.taken(str(number), ring)
-        names, _ = segments.names(ring)
+        kept[str(number)] = segments.take(str(number), ring)
+        names = segments.values()["names"]
         copy = Ring(shape(), AGENTS)
         read_ring(copy, [kept[name] for name in names])
         assert equal(ring, copy)
@@ -76,10 +76,9 @@ def test_only_what_is_new_is_written() -> None:
     ring = Ring(shape(capacity=40_000), AGENTS)
     segments = Segments(ring)
     play(ring, 3000, draws)
-    whole = sum(column.nbytes for column in segments.next(ring).values())
-    segments.taken("0", ring)
+    whole = sum(column.nbytes for column in segments.take("0", ring).values())
     play(ring, 10, draws)
-    part = sum(column.nbytes for column in segments.next(ring).values())
+    part = sum(column.nbytes for column in segments.take("1", ring).values())
     assert part < whole / 50
 
 
@@ -89,15 +88,52 @@ def test_segments_that_nothing_needs_are_dropped() -> None:
     segments = Segments(ring)
     for number in range(30):
         play(ring, 3, draws)
-        segments.taken(str(number), ring)
-        names, ends = segments.names(ring)
-    assert len(names) == len(ends) <= 4
-    assert names[-1] == "29"
+        segments.take(str(number), ring)
+        values = segments.values()
+    assert {len(column) for column in values.values()} == {len(values["names"])}
+    assert len(values["names"]) <= 4
+    assert values["names"][-1] == "29"
+
+
+def test_thousands_of_checkpoints_need_few_segments_and_rewrite_little() -> None:
+    """A ring that 2,501 checkpoints fill: at most 7 segments of each of 4 levels, a row written at most 5 times."""
+    ring = Ring(RingShape(2_501, (1,), 1), 1)
+    segments, most, written = Segments(ring), 0, 0
+    block = (1, 1)
+    nobody = np.zeros(block, np.bool_)
+    for number in range(6_000):
+        ring.add(
+            Transitions(
+                observations=np.zeros((*block, 1), np.float32), actions=np.zeros(block, np.int64),
+                rewards=np.zeros(block, np.float32), terminated=~nobody, truncated=nobody, valid=~nobody,
+                first=~nobody, present=np.ones(1, np.bool_), version=number, extras={},
+            )
+        )  # fmt: skip
+        written += len(segments.take(str(number), ring)["row.version"])
+        most = max(most, len(segments.values()["names"]))
+    assert most <= 4 * (FAN - 1) + 1
+    assert written <= 6 * 6_000
+
+
+def test_large_segments_are_never_put_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A copy of more than LARGEST bytes would stop the run for too long."""
+    draws = np.random.Generator(np.random.Philox(4))
+    ring, kept = Ring(shape(capacity=4_000), AGENTS), dict[str, dict[str, Array]]()
+    segments = Segments(ring)
+    monkeypatch.setattr(memory, "LARGEST", 40_000)
+    for number in range(60):
+        play(ring, 20, draws)
+        kept[str(number)] = segments.take(str(number), ring)
+    sizes = [sum(column.nbytes for column in own.values()) for own in kept.values()]
+    assert max(sizes) <= 41_000
+    copy = Ring(shape(capacity=4_000), AGENTS)
+    read_ring(copy, [kept[name] for name in segments.values()["names"]])
+    assert equal(ring, copy)
 
 
 def test_a_segment_that_does_not_fit_is_refused() -> None:
     ring = Ring(shape(), AGENTS)
-    segment = Segments(ring).next(ring)
+    segment = Segments(ring).take("0", ring)
     del segment["counter.pos"]
     with pytest.raises(CorruptCheckpoint, match="does not fit this run's buffers"):
         read_ring(Ring(shape(), AGENTS), [segment])

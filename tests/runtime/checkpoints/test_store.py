@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import pickle
@@ -83,21 +84,79 @@ def test_swapped_files_are_noticed(store: Store) -> None:
         store.check(store.manifest(2))
 
 
-def test_where_a_shared_file_is_lost_nothing_is_usable(store: Store) -> None:
-    (store.folder / "memory-0-000001.safetensors").unlink()
-    with pytest.raises(CheckpointError, match=r"(?s)no usable checkpoint.*memory-0-000001.*Start the run anew"):
+def test_a_shared_file_that_is_damaged_is_taken_from_its_copy_and_mended(store: Store) -> None:
+    shared = store.folder / "memory-0-000001.safetensors"
+    copy = store.folder / "memory-0-000001.copy.safetensors"
+    whole = shared.read_bytes()
+    assert copy.read_bytes() == whole
+    for damaged in (shared, copy):
+        damaged.write_bytes(whole[:-1] + b"!")
+        manifest, troubles = store.newest_good()
+        assert manifest.epoch == 3
+        assert [damaged.name in trouble for trouble in troubles] == ([True] if damaged is shared else [])
+        assert store.read(manifest, shared.name)["rows"].tolist() == list(range(50))
+        store.mend(manifest)
+        assert damaged.read_bytes() == whole
+        damaged.unlink()
+        store.mend(manifest)
+        assert damaged.read_bytes() == whole
+
+
+def test_where_a_shared_file_is_lost_twice_nothing_is_usable(store: Store) -> None:
+    for path in store.folder.glob("memory-0-000001.*"):
+        path.unlink()
+    with pytest.raises(CheckpointError, match=r"(?s)no usable checkpoint.*memory-0-000001.*move it away and resume"):
         store.newest_good()
 
 
 def test_no_checkpoint_at_all(tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError, match="there is none"):
+    with pytest.raises(CheckpointError, match="there is none, none was written so far"):
         Store(tmp_path).newest_good()
 
 
 def test_rotation_keeps_what_kept_checkpoints_need(store: Store) -> None:
-    store.rotate({3})
+    store.rotate(3, 1)
     names = sorted(path.name for path in store.folder.iterdir())
-    assert names == ["epoch-000003.json", "memory-0-000001.safetensors", "state-000003.safetensors"]
+    shared = ["memory-0-000001.copy.safetensors", "memory-0-000001.safetensors"]
+    assert names == ["epoch-000003.json", *shared, "state-000003.safetensors"]
+
+
+def test_rotation_counts_only_checkpoints_that_can_be_used(store: Store) -> None:
+    """A damaged manifest and one without its file: the good one before them must stay."""
+    (store.folder / "epoch-000003.json").write_text("{")
+    (store.folder / "state-000002.safetensors").unlink()
+    store.rotate(3, 1)
+    assert newest(store) == 1
+    name = "state-000004.safetensors"
+    store.commit(Manifest(4, {name: store.write(name, {"weights": np.ones(3)})}, {}))
+    store.rotate(4, 1)
+    assert store.epochs() == [4]
+
+
+def test_rotation_never_removes_the_checkpoint_just_written(store: Store) -> None:
+    """The run went on from epoch 1, since what is newer was damaged in a way that only its bytes show."""
+    for epoch in (2, 3):
+        path = store.folder / f"state-{epoch:06d}.safetensors"
+        path.write_bytes(path.read_bytes()[:-1] + b"!")
+    store.rotate(1, 1)
+    assert newest(store) == 1
+    store.forget_after(1)
+    assert store.epochs() == [1]
+
+
+def test_a_manifest_that_cannot_be_read_just_now_protects_its_files(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Too many open files is no reason to remove anything."""
+    import parallel_agents.runtime.checkpoints.store as module
+
+    def busy(*_: Any, **__: Any) -> Any:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr(module, "read_json", busy)
+    store.remove_unreferenced()
+    monkeypatch.undo()
+    assert newest(store) == 3
 
 
 def test_leftovers_of_a_killed_writer_are_swept(store: Store) -> None:
@@ -148,9 +207,56 @@ def test_a_header_that_promises_too_much_is_refused(store: Store) -> None:
         store.read(store.manifest(9), "state-000009.safetensors")
 
 
-@pytest.mark.parametrize("text", ["", "[]", "null", '{"sha256": 3}', '{"format": 1}', "{" * 1000])
+@pytest.mark.parametrize(
+    "text", ["", "[]", "null", '{"sha256": 3}', '{"format": 1}', "{" * 1000, "[" * 200_000, '{"a":' * 200_000]
+)
 def test_a_manifest_that_is_none_is_passed_over(store: Store, text: str) -> None:
+    """Deep JSON ends the parser with a RecursionError, which is no ValueError."""
     (store.folder / "epoch-000009.json").write_text(text)
+    assert newest(store) == 3
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"epoch": 8},
+        {"epoch": "9"},
+        {"values": 3},
+        {"files": []},
+        {"files": {"state-000009.safetensors": {"bytes": -1, "sha256": ""}}},
+        {"files": {"state-000009.safetensors": {"bytes": "4", "sha256": ""}}},
+        {"files": {"state-000009.safetensors": {"bytes": True, "sha256": ""}}},
+        {"files": {"state-000009.safetensors": {"sha256": ""}}},
+        {"files": {"state-000009.safetensors": 4}},
+    ],
+)
+def test_mistyped_values_in_a_manifest_are_named_and_passed_over(store: Store, changes: dict[str, Any]) -> None:
+    forged(store, **{"files": {}, **changes})
+    with pytest.raises(CorruptCheckpoint, match=r"epoch-000009.json"):
+        store.manifest(9)
+    assert newest(store) == 3
+
+
+def test_a_size_that_no_memory_holds_is_refused_before_anything_is_read(store: Store) -> None:
+    """The manifest and the sparse file agree on a petabyte."""
+    with (store.folder / "state-000009.safetensors").open("wb") as file:
+        file.truncate(2**43)
+    forged(store, {"state-000009.safetensors": {"bytes": 2**43, "sha256": "0" * 64}})
+    with pytest.raises(CorruptCheckpoint, match="more than there is memory"):
+        store.check(store.manifest(9))
+    assert newest(store) == 3
+
+
+def test_a_manifest_above_the_limit_is_neither_written_nor_read(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    import parallel_agents.runtime.checkpoints.store as module
+
+    monkeypatch.setattr(module, "_LARGEST_MANIFEST", 2_000)
+    with pytest.raises(CheckpointError, match="this checkpoint is not written"):
+        store.commit(Manifest(9, {}, {"history": list(range(1000))}))
+    assert store.epochs() == [1, 2, 3]
+    (store.folder / "epoch-000009.json").write_text(" " * 3_000)
+    with pytest.raises(CorruptCheckpoint, match="at most 2,000 can be right"):
+        store.manifest(9)
     assert newest(store) == 3
 
 

@@ -144,7 +144,7 @@ def test_what_fails_after_a_checkpoint_exists_never_costs_its_files(
 ) -> None:
     """Old ones cannot be removed after epoch 2, and the one of epoch 4 dies before its manifest."""
 
-    def refuse(self: Store, given: Any) -> None:
+    def refuse(self: Store, *given: Any) -> None:
         raise OSError(errno.EIO, "Input/output error")
 
     game = game_with_checkpoints(tmp_path, every=2)
