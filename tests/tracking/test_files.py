@@ -13,7 +13,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from parallel_agents.tracking.files import plain, sweep, write_atomically, write_json
+from parallel_agents.tracking.files import (
+    open_folder,
+    open_regular,
+    plain,
+    read_file,
+    read_json,
+    sweep,
+    write_atomically,
+    write_json,
+)
 
 
 def test_bytes_are_synced_before_the_rename_and_the_folder_after(
@@ -116,3 +125,41 @@ def test_plain(value: object, expected: object) -> None:
 def test_json_is_readable_and_whole(tmp_path: Path) -> None:
     write_json(tmp_path / "x.json", {"name": "Überblick", "loss": float("nan")})
     assert (tmp_path / "x.json").read_text() == '{\n  "name": "Überblick",\n  "loss": null\n}\n'
+
+
+def test_a_fifo_is_refused_at_once_for_reading_and_for_appending(tmp_path: Path) -> None:
+    """Nobody is at its other end, so that an ordinary `open` would wait for ever."""
+    os.mkfifo(tmp_path / "log.jsonl")
+    for flags in (os.O_RDONLY, os.O_WRONLY | os.O_APPEND, os.O_RDWR | os.O_APPEND | os.O_CREAT):
+        with pytest.raises(OSError, match="it is a FIFO, which no run writes: remove it"):
+            open_regular(tmp_path / "log.jsonl", flags)
+
+
+def test_no_component_below_the_root_may_be_a_link_and_the_root_may(tmp_path: Path) -> None:
+    (tmp_path / "real" / "inner").mkdir(parents=True)
+    (tmp_path / "link").symlink_to("real")
+    (tmp_path / "real" / "odd").symlink_to("inner")
+    write_atomically(tmp_path / "link" / "inner" / "x", [b"1"], root=tmp_path / "link")
+    assert (tmp_path / "real" / "inner" / "x").read_bytes() == b"1"
+    for folder, root in (("link", tmp_path), ("real/odd", tmp_path), ("real/odd", tmp_path / "real")):
+        with pytest.raises(OSError, match="it is a link"):
+            write_atomically(tmp_path / folder / "x", [b"2"], root=root)
+    with pytest.raises(ValueError, match="is not in the subpath"):
+        write_atomically(tmp_path / "x", [b"2"], root=tmp_path / "real")
+
+
+def test_missing_folders_are_made_below_the_root_alone(tmp_path: Path) -> None:
+    with open_folder(tmp_path / "a" / "b", tmp_path, create=True) as folder:
+        assert os.path.samestat(os.fstat(folder), os.stat(tmp_path / "a" / "b"))
+    with pytest.raises(FileNotFoundError), open_folder(tmp_path / "c" / "d", tmp_path / "c", create=True):
+        pass
+
+
+def test_what_is_too_large_or_too_deep_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "x.json"
+    path.write_text("[" * 200_000)
+    with pytest.raises(OSError, match="it has 200,000 bytes, at most 199,999 can be right"):
+        read_file(path, 199_999)
+    with pytest.raises(ValueError, match="nested too deeply"):
+        read_json(path, 200_000)
+    assert len(read_file(path, 200_000)) == 200_000
