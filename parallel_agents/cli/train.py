@@ -10,12 +10,15 @@ from typing import Any
 
 import numpy as np
 
+from parallel_agents.cli.answers import answer
 from parallel_agents.cli.commands import Resume, Train
+from parallel_agents.cli.guard import Page
 from parallel_agents.cli.signals import graceful_stop
 from parallel_agents.cli.target import load_target
 from parallel_agents.config import MAX_CONFIG_BYTES, Config, merge, parse_setting, parse_sweep
 from parallel_agents.environment import Environment
 from parallel_agents.errors import ConfigError, RunError
+from parallel_agents.runtime import supervision
 from parallel_agents.runtime.checkpoints import Checkpointer, restore, why_not
 from parallel_agents.tracking.logs import EventLog, bind, configure_logs
 from parallel_agents.tracking.metrics import MetricsWriter
@@ -70,6 +73,7 @@ def conduct(environment: Environment, folder: RunFolder, epochs: int, options: T
     environment.timeline.enabled = True
     supervisor = environment.prepare().supervisor
     supervisor.folder, supervisor.give_up = folder.path, give_up
+    show_outside(environment, folder)
     with configure_logs(folder.log, run=folder.run_id, console=not options.quiet), bind(role="conductor"):
         listeners = [
             EventLog(),
@@ -89,7 +93,7 @@ def conduct(environment: Environment, folder: RunFolder, epochs: int, options: T
     summary = {**summary, "run_dir": str(folder.path)}
     _leave(lambda: folder.write_fingerprint(summary["fingerprint"]))
     _leave(lambda: folder.write_summary(summary))
-    sys.stdout.write(json.dumps(summary) + "\n" if options.json else _told(summary))
+    answer(json.dumps(summary) + "\n" if options.json else _told(summary))
 
 
 def _leave(write: Callable[[], None]) -> None:
@@ -102,9 +106,24 @@ def _leave(write: Callable[[], None]) -> None:
 
 def give_up(cause: str) -> None:
     """End the process where nothing else can: code that never returns cannot be unwound."""
-    sys.stderr.write(f"error: {cause}; the last checkpoint stands, and `resume` goes on from it\n")
-    sys.stderr.flush()
+    if Page.current is not None:
+        Page.current.tell(cause=cause)  # the parent says it
+    else:
+        sys.stderr.write(f"error: {cause}; the last checkpoint stands, and `resume` goes on from it\n")
+        sys.stderr.flush()
     os._exit(1)
+
+
+def show_outside(environment: Environment, folder: RunFolder) -> None:
+    """Let the process that watches this one, if there is one, see which turn it is and that somebody is awake."""
+    page, run = Page.current, environment.prepare()
+    if page is None:
+        return
+    round_limit = environment.config.parallel.round_deadline + supervision.LAST_GRACE
+    run.supervisor.on_look = lambda: page.tick(run.turn_limit + supervision.LAST_GRACE, round_limit)
+    run.supervisor.on_exit = page.rest
+    run.loop.heart.cells = page.heart
+    page.tell(folder=str(folder.path.absolute()), name=type(environment).__name__)
 
 
 def read_config(folder: RunFolder) -> Config:

@@ -16,6 +16,7 @@ from parallel_agents.runtime.rejections import Rejections
 from parallel_agents.runtime.schedule import Schedule
 from parallel_agents.runtime.staffing import Staffing
 from parallel_agents.runtime.supervision import Watched, left
+from parallel_agents.runtime.workers import PATIENCE
 from parallel_agents.tracking.timeline import Timeline
 from parallel_agents.types import RoundResult, State
 
@@ -67,10 +68,10 @@ class Rounds:
         self._last_round = last_round
         self._backend = self._make(self.newest, self.submitted + 1)
 
-    def close(self) -> None:
-        """End every worker."""
+    def close(self, patience: float = PATIENCE) -> None:
+        """End every worker, those that are busy after so many seconds."""
         if self._backend is not None:
-            self._backend.close()
+            self._backend.close(patience)
             self._backend = None
 
     @property

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from parallel_agents.config import Config
-from parallel_agents.errors import Interrupted, RunError, SharingError
+from parallel_agents.errors import Interrupted, LearnerError, RunError, SharingError
 from parallel_agents.networks import numerics
 from parallel_agents.runtime.best import Best
 from parallel_agents.runtime.checkpoints import Checkpointer
@@ -24,6 +24,7 @@ from parallel_agents.runtime.plan import resolve
 from parallel_agents.runtime.rounds import Rounds
 from parallel_agents.runtime.schedule import Schedule
 from parallel_agents.runtime.supervision import Supervisor, Watched
+from parallel_agents.runtime.workers import PATIENCE
 from parallel_agents.tracking.listeners import Listeners
 from parallel_agents.tracking.timeline import Timeline
 from parallel_agents.types import EpochStats, RoundResult, RunInfo
@@ -127,7 +128,7 @@ class Run:
             self._busy(None)
             if self.checkpointer is not None:
                 self.checkpointer.leave()
-            self.rounds.close()
+            self.rounds.close(PATIENCE if summary else 0.0)
             self._listeners.on_end(summary)
         return summary
 
@@ -213,16 +214,18 @@ class Run:
 
     def _train_alone(self, round_: int) -> None:
         self._own_training.beat(round_)
-        self.crew.train_alone()
+        try:
+            self.crew.train_alone()
+        except SystemExit as error:
+            raise LearnerError(
+                f"a model called sys.exit({error.code!r}) in its train_step(), in round {round_}"
+            ) from error
         self._own_training.rest()
 
     def _everybody(self) -> list[Watched]:
         """Everyone with a heart: who conducts, and whoever computes rounds."""
-        limit = self.config.parallel.world_deadline + 1.0  # a slow model runs into its own deadline first
-        if self._first_turn:
-            limit *= 10.0  # that is where worlds are compiled
         name = type(self.environments[0]).__name__
-        turns = Watched(name, self.loop.heart, self._at_turn, conducts=True, limit=limit)
+        turns = Watched(name, self.loop.heart, self._at_turn, conducts=True, limit=self.turn_limit)
         worlds = [member for env in self.environments for member in env.members()]
         return [
             *(worlds or [turns]),  # worlds in processes have deadlines of their own, and time to be replaced
@@ -231,8 +234,10 @@ class Run:
         ]
 
     @property
-    def _first_turn(self) -> bool:
-        return self.loop.turns == 0 and self.loop.turn <= 1
+    def turn_limit(self) -> float:
+        """Seconds that a turn may take; the first one ten times as many, since that is where worlds are compiled."""
+        limit = self.config.parallel.world_deadline + 1.0  # a slow model runs into its own deadline first
+        return 10.0 * limit if self.loop.turns == 0 and self.loop.turn <= 1 else limit
 
     def _at_turn(self, beat: Beat) -> str:
         return f"turn {beat.part} of epoch {beat.job}" + (" of an evaluation" if self._evaluating else "")

@@ -86,6 +86,9 @@ class Supervisor:
         """Where stacks are written; None: into the log."""
         self.give_up: Callable[[str], None] | None = None
         """What to do about code in the conducting thread that cannot be interrupted."""
+        self.on_look: Callable[[], None] = lambda: None
+        self.on_exit: Callable[[], None] = lambda: None
+        """Called at each look and at the end, for whoever watches this process from outside."""
         self._told: dict[str, int] = {}
         """Whose beat (since when) has been reported."""
         self._over = threading.Event()
@@ -95,6 +98,7 @@ class Supervisor:
 
     def __enter__(self) -> Supervisor:
         self._over.clear()
+        self.on_look()
         self._conductor = threading.get_ident()
         if threading.current_thread() is threading.main_thread():
             self._before = signal.signal(INTERRUPT, self._on_signal)
@@ -107,6 +111,7 @@ class Supervisor:
         self._over.set()
         if self._thread is not None:
             self._thread.join(2.0)
+        self.on_exit()
         if self._before is not None:
             signal.signal(INTERRUPT, self._before)
             self._before = None
@@ -120,6 +125,7 @@ class Supervisor:
 
     def _watch(self) -> None:
         while not self._over.wait(EVERY):
+            self.on_look()
             for watched in self._everybody():
                 self._look(watched)
 

@@ -83,7 +83,7 @@ class Listeners(Listener):
         for listener in tuple(self._listeners):
             try:
                 call(listener)
-            except Exception:
+            except (Exception, SystemExit):  # a sink never ends a run
                 self._listeners = [other for other in self._listeners if other is not listener]
                 structlog.get_logger().exception(
                     "listener_dropped",

@@ -18,6 +18,7 @@ from parallel_agents.runtime.backends.inline import InlineBackend
 from parallel_agents.runtime.backends.process import ProcessBackend
 from parallel_agents.runtime.backends.work import Done
 from parallel_agents.runtime.supervision import Watched
+from parallel_agents.runtime.workers import PATIENCE
 from parallel_agents.types import Snapshot, State
 
 __all__ = ["AutoBackend"]
@@ -38,7 +39,7 @@ class _Backend(Protocol):
     def poll(self, round_: int) -> bool: ...
     def result(self, round_: int, timeout: float) -> list[Done]: ...
     def members(self) -> list[Watched]: ...
-    def close(self) -> None: ...
+    def close(self, patience: float = PATIENCE) -> None: ...
 
 
 class AutoBackend:
@@ -99,10 +100,10 @@ class AutoBackend:
         """Whom to watch over."""
         return self._current.members()
 
-    def close(self) -> None:
-        self._current.close()
+    def close(self, patience: float = PATIENCE) -> None:
+        self._current.close(patience)
         if self._candidate is not None:
-            self._candidate.close()
+            self._candidate.close(patience)
 
     def _claim(self, round_: int, timeout: float) -> list[Done]:
         self._outstanding.remove(round_)

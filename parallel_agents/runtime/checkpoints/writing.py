@@ -30,7 +30,7 @@ __all__ = ["DEADLINE", "Checkpointer"]
 DEADLINE = 600.0
 """Seconds after which a file system that still has not written a checkpoint is given up."""
 
-LEAVING = 2.0
+LEAVING = 1.0
 """Seconds that a checkpoint under way is waited for when a run ends by an error or at once."""
 
 
