@@ -118,7 +118,12 @@ def guarded(command: Callable[[], int], *, as_json: bool) -> int:
         signal.set_wakeup_fd(waking, warn_on_full_buffer=False)
         for number in (*STOPS, ASK, signal.SIGCHLD):
             signal.signal(number, lambda *_: None)  # it is enough to wake up
-        child = os.fork()
+        try:
+            child = os.fork()
+        except OSError as error:
+            sys.stderr.write(f"not watched from outside: {error}\n")
+            signal.set_wakeup_fd(-1)
+            return command()
         if child:
             return _Watch(child, page, woken, stacks, as_json).until_it_ends()
         signal.set_wakeup_fd(-1)
@@ -188,7 +193,7 @@ class _Watch:
             if asked == 1 and now - self._asked_at[1] > GRACE:
                 self._pass_on(2, number)
             if asked > 2 or (asked == 2 and now - self._asked_at[2] > LEAVE):
-                self._kill("Interrupted", "ended at once; the last checkpoint stands", 128 + number)
+                self._kill("Interrupted", "ended at once", 128 + number)
 
     # -- hanging ---------------------------------------------------------------------------------------------
 
@@ -211,10 +216,13 @@ class _Watch:
         return False
 
     def _kill(self, kind: str, message: str, code: int) -> None:
+        """End the child and every process that it has started, also those that do not yet end with it."""
         if self._cause is None:
             self._cause = kind, message, code
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(self._child, signal.SIGKILL)
+            for number in (signal.SIGSTOP, signal.SIGKILL):  # stopped, it starts no more of them
+                for pid in (self._child, *_descendants(self._child)):
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(pid, number)
 
     # -- the end ---------------------------------------------------------------------------------------------
 
@@ -228,7 +236,7 @@ class _Watch:
         elif "cause" in told:
             kind, message, code = "DeadlineError", told["cause"], 1
         elif page.asked and status == 128 + page.cells[NUMBER]:
-            kind, message, code = "Interrupted", "ended at once; the last checkpoint stands", status
+            kind, message, code = "Interrupted", "ended at once", status
         else:
             how = f"exit code {status}" if status >= 0 else f"signal {signal.Signals(-status).name}"
             hint = "os._exit(), or exit() in C, was called" if status >= 0 else "a crash in C, or too little memory"
@@ -258,3 +266,13 @@ class _Watch:
                 log.write(line.encode() + b"\n")
         except OSError as error:
             sys.stderr.write(f"not written: {error}\n")
+
+
+def _descendants(pid: int) -> list[int]:
+    """The processes that a process has started, and those that they have; none where the system does not say."""
+    found = []
+    for path in Path(f"/proc/{pid}/task").glob("*/children"):
+        with contextlib.suppress(OSError):  # it ends just now
+            for child in map(int, path.read_text().split()):
+                found += [child, *_descendants(child)]
+    return found

@@ -104,7 +104,11 @@ class Supervisor:
             self._before = signal.signal(INTERRUPT, self._on_signal)
         context = contextvars.copy_context()  # so that its records carry the run's context
         self._thread = threading.Thread(target=context.run, args=(self._watch,), name="supervisor", daemon=True)
-        self._thread.start()
+        try:
+            self._thread.start()
+        except RuntimeError as error:  # the system gives no more threads: the run can do without this one
+            self._thread = None
+            _log("not_supervised", cause=str(error), advice="nobody will notice what hangs: raise ulimit -u")
         return self
 
     def __exit__(self, *_: object) -> None:
