@@ -11,13 +11,14 @@ import numpy as np
 
 from parallel_agents.config import Config
 from parallel_agents.errors import Interrupted, LearnerError, RunError, SharingError
+from parallel_agents.memory import Ring
 from parallel_agents.networks import numerics
 from parallel_agents.runtime.best import Best
 from parallel_agents.runtime.checkpoints import Checkpointer
 from parallel_agents.runtime.checkpoints.memory import columns
 from parallel_agents.runtime.crew import Crew
 from parallel_agents.runtime.digest import combined, digests
-from parallel_agents.runtime.growth import Growth
+from parallel_agents.runtime.growth import Growth, resident
 from parallel_agents.runtime.heartbeat import Beat, Heart
 from parallel_agents.runtime.loop import Loop
 from parallel_agents.runtime.plan import resolve
@@ -75,7 +76,8 @@ class Run:
         self._listeners = Listeners()
         self._conducted = 0
         """Epochs conducted by this process."""
-        self._growth = Growth(sum(own.nbytes for stack in self.crew.stacks for own in columns(stack.ring).values()))
+        buffers = sum(own.nbytes for ring in self._rings() for own in columns(ring).values())
+        self._growth = Growth(buffers, measure=lambda: resident(["self", *self._world_processes()]))
         self._own_training, self._evaluating = Heart(), False
         for env in self.environments:
             env.heart = self.loop.heart  # evaluations of any replica are conducted by the same thread
@@ -157,8 +159,9 @@ class Run:
                 self._listeners.on_round(self.crew.as_one(results))
         self._listeners.on_epoch(stats)
         self._conducted += 1
-        if grown := self._growth.after(self._conducted):
-            self.tell("memory_grows", grown)
+        phase = self.rounds.backend, self.rounds.updates > 0
+        if grown := self._growth.after(self._conducted, written=self._written(), phase=phase):
+            self.tell("memory_grows", {"epoch": epoch, **grown})
         if self.checkpointer is not None:
             self.checkpointer.look()
         experiment = self.config.experiment
@@ -295,6 +298,20 @@ class Run:
         fill = [stack.ring.sizes() / (stack.ring.shape.turns * stack.ring.shape.worlds) for stack in self.crew.stacks]
         explore = [stack.exploration for stack in self.crew.stacks]
         return {"epsilon": self.crew.in_order(explore), "buffer_fill": self.crew.in_order(fill)}
+
+    def _rings(self) -> list[Ring]:
+        """The buffers of all agents that have one of ours."""
+        models = [self.environments[k].agents[i].model for k, i in self.crew.alone]
+        own = [getattr(getattr(model, "memory", None), "ring", None) for model in models]
+        return [*(stack.ring for stack in self.crew.stacks), *(ring for ring in own if isinstance(ring, Ring))]
+
+    def _written(self) -> int:
+        """Bytes of the buffers that have been written so far: memory is taken when it is first written to."""
+        shares = [(ring, np.minimum(ring.pos / ring.valid.shape[1], 1.0).mean()) for ring in self._rings()]
+        return int(sum(share * own.nbytes for ring, share in shares for own in columns(ring).values()))
+
+    def _world_processes(self) -> list[int]:
+        return [member.pid for env in self.environments for member in env.members()]
 
     def _busy(self, why: str | None) -> None:
         for stack in self.crew.stacks:

@@ -59,6 +59,8 @@ class Watched:
     """True where it runs in the conducting thread, so that nobody waits for it."""
     limit: float | None = None
     """Seconds that one thing may take; None: the limit of a round."""
+    pid: int = 0
+    """Of the process that it is; 0 where it is a thread of this one."""
 
     @classmethod
     def process(cls, worker: Worker, *, limit: float | None = None) -> Watched:
@@ -67,7 +69,7 @@ class Watched:
         def at(_: Beat) -> str:
             return worker.describe()
 
-        return cls(str(worker), worker.heart, at, worker.stacks, worker.ended, limit=limit)
+        return cls(str(worker), worker.heart, at, worker.stacks, worker.ended, limit=limit, pid=worker.pid)
 
 
 def left(heart: Heart, job: int, limit: float) -> float:
