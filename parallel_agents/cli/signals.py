@@ -44,7 +44,11 @@ class Signals:
         self._before = {number: signal.signal(number, self._on_stop) for number in STOPS}
         self._before[ASK] = signal.signal(ASK, self._on_ask)
         Signals.current = self
-        self._obey()  # what came before anybody listened
+        try:
+            self._obey()  # what came before anybody listened
+        except BaseException:
+            self.__exit__()
+            raise
         return self
 
     def __exit__(self, *_: object) -> None:
