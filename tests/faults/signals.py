@@ -117,7 +117,9 @@ def conduct(each: int, folder: Path, backends: list[str], kinds: list[str]) -> N
     total = 0
     for number, backend in enumerate(backends):
         draws = np.random.Generator(np.random.Philox(number))
-        runs = [one_run(kinds[k % len(kinds)], backend, folder / f"{backend}-{k}", draws) for k in range(each)]
+        runs = [
+            one_run(kinds[(number + k) % len(kinds)], backend, folder / f"{backend}-{k}", draws) for k in range(each)
+        ]
         sent = int(sum(run["signals"] for run in runs))
         total += sent
         slowest = {n: max((run["seconds"] for run in runs if run["signals"] == n), default=0.0) for n in (1, 2, 3)}

@@ -72,7 +72,7 @@ def runs(limit: str, count: int, when: str, *backends: str) -> dict[str, Any]:
         ("shm", 0, "thread", "bytes of shared memory are needed"),
         ("nofile", 40, "thread", "more open files are needed"),
         ("nproc", 2, "thread", "more processes and threads are needed"),
-        ("nproc", 0, "inline", "more processes and threads are needed"),
+        pytest.param("nproc", 0, "inline", "more processes and threads are needed", marks=pytest.mark.slow),
     ],
 )
 def test_f71_a_backend_that_cannot_be_had_is_replaced_by_a_lower_one_with_one_warning(

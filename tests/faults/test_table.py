@@ -17,8 +17,10 @@ ROWS = re.findall(
 )
 
 
-def test_every_fault_has_a_row() -> None:
-    assert [row[0] for row in ROWS] == [f"F{number:02d}" for number in range(1, 46)]
+def test_every_fault_has_a_row_of_its_own_in_order() -> None:
+    ids = [row[0] for row in ROWS]
+    assert ids == sorted(set(ids))
+    assert {f"F{number:02d}" for number in (*range(1, 46), *range(70, 76))} <= set(ids)
 
 
 @pytest.mark.parametrize("row", ROWS, ids=[row[0] for row in ROWS])
