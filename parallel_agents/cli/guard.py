@@ -202,7 +202,9 @@ class _Watch:
         ticks = self._page.cells[TICKS]
         self._stalled = self._stalled + seconds if ticks and ticks == self._ticks else 0.0
         self._ticks = ticks
-        if self._stalled > self._page.limit and not self._stopped():
+        if self._stalled > self._page.limit and self._stopped():
+            self._stalled = 0.0
+        elif self._stalled > self._page.limit:
             name, limit = self._page.told.get("name", "the run"), self._page.limit
             cause = f"{name} has held the interpreter's lock for more than {limit:g} s {self._page.place()}"
             os.kill(self._child, STACKS)

@@ -105,6 +105,7 @@ class Run:
         self._listeners = Listeners(listeners)
         self._listeners.on_start(self._info(epochs))
         summary: RunSummary = {}
+        patience = PATIENCE
         began = time.perf_counter()
         self._busy("a run is on its way")
         try:
@@ -125,12 +126,13 @@ class Run:
         except BaseException as error:
             if not summary:
                 self._broken = type(error).__name__
+                patience = PATIENCE if isinstance(error, Exception) else 0.0  # who interrupts wants to leave
             raise
         finally:
             self._busy(None)
             if self.checkpointer is not None:
                 self.checkpointer.leave()
-            self.rounds.close(PATIENCE if summary else 0.0)
+            self.rounds.close(patience)
             self._listeners.on_end(summary)
         return summary
 

@@ -22,6 +22,7 @@ signal.signal(signal.SIGINT, signal.default_int_handler)  # as from a terminal
 from parallel_agents.cli import main
 sys.exit(main())
 """
+HASTY = START.replace("sys.exit", "from parallel_agents.cli import guard\nguard.GRACE = 1.0\nsys.exit")
 GAME = '''
 """Counts, and may hang in a turn."""
 import time
@@ -53,11 +54,11 @@ class Count(ParallelEnvironment):
 '''
 
 
-def started(folder: Path, *words: str) -> subprocess.Popen[str]:
+def started(folder: Path, *words: str, start: str = START) -> subprocess.Popen[str]:
     """A run in a process group of its own, once it has a checkpoint and has gone on from it."""
     (folder / "count.py").write_text(GAME)
     process = subprocess.Popen(
-        [sys.executable, "-c", START, "train", "count.py", "--quiet", "--json", "--out", "mine", *words],
+        [sys.executable, "-c", start, "train", "count.py", "--quiet", "--json", "--out", "mine", *words],
         cwd=folder,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         stdout=subprocess.PIPE,
@@ -120,6 +121,15 @@ def test_f21_a_second_interrupt_leaves_at_once(tmp_path: Path) -> None:
     assert process.returncode == 130, err
     assert time.monotonic() - began < 10.0
     assert not list((tmp_path / "mine").rglob("*.unfinished"))
+
+
+def test_f21_an_epoch_that_does_not_end_within_the_grace_is_left(tmp_path: Path) -> None:
+    process = started(tmp_path, "--backend", "inline", "--set", "world.hang=true", start=HASTY)
+    time.sleep(0.3)
+    process.send_signal(signal.SIGTERM)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 143, err
+    assert "finishing the epoch" in err
 
 
 def test_f23_f24_a_killed_parent_leaves_no_child_and_no_shared_memory(tmp_path: Path) -> None:
