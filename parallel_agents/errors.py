@@ -14,10 +14,11 @@
     │   ├── LearnerError         a round of training failed; names agents, round and cause
     │   ├── WorkerDied           a worker process ended; names pid and signal
     │   ├── DeadlineError        a wait ran out; names what was awaited
-    │   ├── WorldError           a world raised; names world, epoch and turn
-    │   └── Interrupted          a signal asked the run to stop
+    │   └── WorldError           a world raised; names world, epoch and turn
     └── CheckpointError          a checkpoint is absent, unreadable or does not fit
         └── CorruptCheckpoint    bytes on disk are not the bytes that were written
+
+    Interrupted                  a signal asked the run to stop; no `Exception`, as KeyboardInterrupt is none
 
 A message says what was asked, what was found, and what to do.
 """
@@ -114,8 +115,11 @@ class WorldError(RunError):
     """A world raised while it was reset, observed or stepped."""
 
 
-class Interrupted(RunError):
-    """A signal asked the run to stop; `exit_code` is that of the signal."""
+class Interrupted(BaseException):
+    """A signal asked the run to stop; `exit_code` is that of the signal.
+
+    It is no `Exception`: a learner, a world or a listener that catches all of those must not catch this one.
+    """
 
     def __init__(self, message: str, *, signal_number: int) -> None:
         super().__init__(message)

@@ -231,7 +231,7 @@ def _serve(heart: Heart, board: Board, own: list[int], make: bytes) -> Callable[
                     guests[world] = cloudpickle.loads(make)()
                 else:
                     play(world, kind, value)
-            except Exception:
+            except (Exception, SystemExit):
                 return world, traceback.format_exc()
         return None
 

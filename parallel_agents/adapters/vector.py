@@ -61,7 +61,7 @@ class VectorWorlds(Worlds):
         actions = [self.places[0].deeds.native(row) for row in self.board["actions"]]
         try:
             seen, rewards, terminated, truncated, _ = self.env.step(np.stack(actions))
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise WorldError(f"{self.env} raised {type(error).__name__}: {error} ({self.moment})") from error
         ends = {"rewards": rewards, "terminated": terminated, "truncated": truncated}
         for name, column in ends.items():

@@ -97,7 +97,7 @@ class Worlds:
                 guest.reset(self.episodes[world].seed, row) if step == 0 else guest.step(row)
             except ParallelAgentsError:
                 raise
-            except Exception as error:
+            except (Exception, SystemExit) as error:
                 raise WorldError(f"{self.where(world)} raised {type(error).__name__}: {error}") from error
 
     def where(self, world: int) -> str:

@@ -5,19 +5,22 @@ from __future__ import annotations
 import difflib
 import json
 import os
-import signal
 import sys
 import traceback
 from collections.abc import Callable
+from contextlib import nullcontext
+from functools import partial
 from typing import Any
 
 import tyro
 
+from parallel_agents.cli.answers import answers_only
 from parallel_agents.cli.commands import Check, Curve, Doctor, Eval, Export, Games, New, Resume, Train
+from parallel_agents.cli.guard import Page, can_guard, guarded
 from parallel_agents.cli.market import Market
-from parallel_agents.cli.signals import terminated
+from parallel_agents.cli.signals import Signals
 from parallel_agents.cli.workflow import Workflow
-from parallel_agents.errors import ConfigError, ParallelAgentsError, WorldError
+from parallel_agents.errors import ConfigError, Interrupted, ParallelAgentsError, WorldError
 
 __all__ = ["main"]
 
@@ -47,9 +50,9 @@ Tab completion: parallel-agents --tyro-print-completion bash (or zsh, tcsh); doc
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run one command; its exit code."""
-    previous = {number: signal.signal(number, terminated) for number in (signal.SIGINT, signal.SIGTERM)}
+    """Run one command; its exit code. Without arguments those of the process, which is then watched from outside."""
     words = sys.argv[1:] if arguments is None else arguments
+    as_json = "--json" in words
     try:
         _check_command(words)
         command = tyro.extras.subcommand_cli_from_dict(
@@ -59,26 +62,30 @@ def main(arguments: list[str] | None = None) -> int:
             args=words,
             config=(tyro.conf.FlagCreatePairsOff,),
         )
-        code = command.run()  # None, or the exit code of a command that has told its failure itself
     except SystemExit as leaving:  # tyro has said on stderr what was wrong
-        if leaving.code and "--json" in words:
+        if leaving.code and as_json:
             _report_json("UsageError", "bad usage; what was wrong is on stderr")
         raise
+    except ParallelAgentsError as error:
+        return _report(error, as_json=as_json)
+    if arguments is None and can_guard():
+        return guarded(partial(_run, command, as_json=as_json), as_json=as_json)
+    return _run(command, as_json=as_json)
+
+
+def _run(command: Any, *, as_json: bool) -> int:
+    """Do what a command says; its exit code."""
+    try:
+        with (
+            Signals(None if Page.current is None else Page.current.cells),
+            answers_only() if as_json else nullcontext(),
+        ):
+            code = command.run()  # None, or the exit code of a command that has told its failure itself
     except BrokenPipeError:  # whoever read our output, such as `head`, has had enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
-    except ParallelAgentsError as error:
-        if isinstance(error, WorldError):
-            sys.stderr.write(traceback.format_exc())  # of the user's own code: where it comes from matters
-        _report(error, as_json="--json" in words)
-        return error.exit_code
-    except Exception as error:  # of the user's own code: where it comes from matters
-        sys.stderr.write(traceback.format_exc())
-        _report(error, as_json="--json" in words)
-        return 1
-    finally:
-        for number, handler in previous.items():
-            signal.signal(number, handler)
+    except (Interrupted, Exception, SystemExit) as error:
+        return _report(error, as_json=as_json)
     return int(code or 0)
 
 
@@ -90,10 +97,15 @@ def _check_command(words: list[str]) -> None:
         raise ConfigError(f"there is no command {words[0]!r}{hint} Commands: {', '.join(COMMANDS)}")
 
 
-def _report(error: Exception, *, as_json: bool) -> None:
-    sys.stderr.write(f"error: {error}\n")
+def _report(error: BaseException, *, as_json: bool) -> int:
+    """Say what went wrong; the exit code. Where it is the user's own code, the place matters too."""
+    if isinstance(error, WorldError) or not isinstance(error, ParallelAgentsError | Interrupted):
+        sys.stderr.write("".join(traceback.format_exception(error)))
+    message = f"sys.exit({error.code!r}) was called" if isinstance(error, SystemExit) else str(error)
+    sys.stderr.write(f"error: {message}\n")
     if as_json:
-        _report_json(type(error).__name__, str(error))
+        _report_json(type(error).__name__, message)
+    return int(getattr(error, "exit_code", 1))
 
 
 def _report_json(error: str, message: str) -> None:

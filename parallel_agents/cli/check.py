@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-import sys
 from dataclasses import asdict
 
+from parallel_agents.cli.answers import answer
 from parallel_agents.cli.commands import Check
 from parallel_agents.cli.target import load_target
 from parallel_agents.config import Config, merge, parse_setting
@@ -23,10 +23,10 @@ def check(options: Check) -> int:
     if options.json:
         whole = passed == len(findings)
         found = {"target": options.target, "passed": whole, "findings": [asdict(own) for own in findings]}
-        sys.stdout.write(json.dumps(found) + "\n")
+        answer(json.dumps(found) + "\n")
     else:
-        sys.stdout.write("".join(f"{finding}\n" for finding in findings))
+        answer("".join(f"{finding}\n" for finding in findings))
         unmade = sum(finding.passed is None for finding in findings)
         rest = f", {unmade} could not be made" if unmade else ""
-        sys.stdout.write(f"{passed} of {len(findings)} checks passed{rest}\n")
+        answer(f"{passed} of {len(findings)} checks passed{rest}\n")
     return 0 if passed == len(findings) else 1

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-import sys
 
+from parallel_agents.cli.answers import answer
 from parallel_agents.cli.commands import Curve
 from parallel_agents.errors import ConfigError
 from parallel_agents.tracking.metrics import read_metrics
@@ -33,4 +33,4 @@ def draw_curve(options: Curve) -> None:
     except OSError as error:
         raise ConfigError(f"cannot write {options.out}: {error.strerror}; give another --out") from error
     told = {"file": str(options.out), "runs": list(curves), "interval_over": sorted(over)}
-    sys.stdout.write(json.dumps(told) + "\n" if options.json else f"learning curve {options.out}\n")
+    answer(json.dumps(told) + "\n" if options.json else f"learning curve {options.out}\n")

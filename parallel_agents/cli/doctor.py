@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import platform
 import shutil
-import sys
 from importlib import metadata
 from typing import Any
+
+from parallel_agents.cli.answers import answer
 
 __all__ = ["doctor", "examine"]
 
@@ -62,12 +63,12 @@ def doctor(*, as_json: bool) -> None:
     """Print what was found."""
     found = examine()
     if as_json:
-        sys.stdout.write(json.dumps(found) + "\n")
+        answer(json.dumps(found) + "\n")
         return
     packages = ", ".join(f"{name} {version}" for name, version in found["packages"].items() if version)
     absent = ", ".join(name for name, version in found["packages"].items() if not version) or "nothing"
     verdict = "yes: a stack of agents gives each the bytes it gets alone" if found["equal_bytes"] else "NO"
-    sys.stdout.write(
+    answer(
         f"Python {found['python']} on {found['platform']}\n"
         f"packages       {packages}\n"
         f"not installed  {absent}\n"

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from parallel_agents.cli.answers import answer
 from parallel_agents.cli.commands import Eval
 from parallel_agents.cli.onlookers import Filmed, Shown, grid_game
 from parallel_agents.cli.target import load_target
@@ -43,7 +44,7 @@ def evaluate_run(options: Eval) -> None:
     told = _figures(run.environments, found, epochs) | {"episodes": options.episodes, "run_dir": str(folder.path)}
     if filmed:
         told["gif"] = str(filmed[0].write())
-    sys.stdout.write(json.dumps(told) + "\n" if options.json else _text(told))
+    answer(json.dumps(told) + "\n" if options.json else _text(told))
 
 
 def _show(looks: Sequence[Callable[[Environment], None]], stage: Environment) -> None:

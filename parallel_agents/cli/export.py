@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-import sys
 
+from parallel_agents.cli.answers import answer
 from parallel_agents.cli.commands import Export
 from parallel_agents.cli.target import load_target
 from parallel_agents.cli.train import read_config
@@ -37,4 +37,4 @@ def export(options: Export) -> None:
     place = {"agent": options.agent, "seed": chosen.seed, "replica": options.replica, "epoch": epoch}
     found = {**place, "out": str(options.out)}
     said = f"weights of {options.agent} (seed {chosen.seed}, epoch {epoch}) written to {options.out}\n"
-    sys.stdout.write(json.dumps(found) + "\n" if options.json else said)
+    answer(json.dumps(found) + "\n" if options.json else said)

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import ast
 import json
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 
 import parallel_agents
+from parallel_agents.cli.answers import answer
 
 __all__ = ["ShippedGame", "games", "shipped_games"]
 
@@ -50,10 +50,10 @@ def games(*, as_json: bool) -> None:
             {"name": game.name, "about": game.about, "file": str(game.path), "train": game.command}
             for game in found.values()
         ]
-        sys.stdout.write(json.dumps({"games": rows}) + "\n")
+        answer(json.dumps({"games": rows}) + "\n")
         return
     lines = [f"{game.name:<18} {game.about}\n{'':<18} {game.command}\n" for game in found.values()]
-    sys.stdout.write("\n".join(lines) + "\nWrite one of your own: parallel-agents new NAME\n")
+    answer("\n".join(lines) + "\nWrite one of your own: parallel-agents new NAME\n")
 
 
 def _about(text: str) -> str:

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from parallel_agents.cli.answers import answer
 from parallel_agents.cli.market import Compare, Discover, Sample, Simulate, Train, Worlds
 from parallel_agents.errors import ConfigError
 from parallel_agents.market import plots
@@ -294,7 +295,7 @@ def _path(path: Path | None) -> str | None:
 
 
 def _print(values: Mapping[str, Any], as_json: bool, told: str) -> None:
-    sys.stdout.write(json.dumps(values, default=_plain) + "\n" if as_json else told)
+    answer(json.dumps(values, default=_plain) + "\n" if as_json else told)
 
 
 def _plain(value: Any) -> Any:

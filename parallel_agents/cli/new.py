@@ -6,10 +6,10 @@ import importlib.util
 import json
 import keyword
 import re
-import sys
 from importlib import resources
 from pathlib import Path
 
+from parallel_agents.cli.answers import answer
 from parallel_agents.errors import ConfigError
 
 __all__ = ["class_name", "new_game"]
@@ -34,10 +34,10 @@ def new_game(name: str, *, as_json: bool) -> None:
         "watch it": "parallel-agents eval RUN --watch",
     }
     if as_json:
-        sys.stdout.write(json.dumps({"file": str(path), **steps}) + "\n")
+        answer(json.dumps({"file": str(path), **steps}) + "\n")
         return
     told = "".join(f"  {what:<11} {command}\n" for what, command in steps.items())
-    sys.stdout.write(f"wrote {path}\n{told}Its rules are in build() and settle(): change them, and train again.\n")
+    answer(f"wrote {path}\n{told}Its rules are in build() and settle(): change them, and train again.\n")
 
 
 def class_name(name: str) -> str:

@@ -12,13 +12,16 @@ from typing import Any
 import numpy as np
 import structlog
 
+from parallel_agents.cli.answers import answer
 from parallel_agents.cli.commands import Resume, Train
 from parallel_agents.cli.failure import RunLog, recorded
+from parallel_agents.cli.guard import Page
 from parallel_agents.cli.signals import graceful_stop
 from parallel_agents.cli.target import load_target
 from parallel_agents.config import MAX_CONFIG_BYTES, Config, merge, parse_setting, parse_sweep
 from parallel_agents.environment import Environment
 from parallel_agents.errors import ConfigError
+from parallel_agents.runtime import supervision
 from parallel_agents.runtime.checkpoints import Checkpointer, restore, why_not
 from parallel_agents.runtime.checkpoints.store import Store
 from parallel_agents.tracking.files import read_json
@@ -89,6 +92,7 @@ def conduct(environment: Environment, log: RunLog, epochs: int, options: Train |
     run.run_id = folder.run_id  # one name in folder, log and metrics
     environment.timeline.enabled = True
     run.supervisor.folder, run.supervisor.give_up = folder.path, partial(give_up, log)
+    show_outside(environment, folder)
     metrics = MetricsWriter(folder.metrics)
     listeners = [
         EventLog(),
@@ -111,7 +115,7 @@ def conduct(environment: Environment, log: RunLog, epochs: int, options: Train |
     summary = {**summary, "unwritten_outputs": unwritten, "run_dir": str(folder.path)}
     if _fails("summary.json", lambda: folder.write_summary(summary)):
         summary["unwritten_outputs"] += 1
-    sys.stdout.write(json.dumps(summary) + "\n" if options.json else _told(summary))
+    answer(json.dumps(summary) + "\n" if options.json else _told(summary))
 
 
 def _fails(name: str, write: Callable[[], object]) -> bool:
@@ -129,9 +133,24 @@ def _fails(name: str, write: Callable[[], object]) -> bool:
 def give_up(log: RunLog, cause: str) -> None:
     """End the process where nothing else can: code that never returns cannot be unwound."""
     log.failed("Hung", cause, "stacks-NN.txt in the run folder says where everybody was")
-    sys.stderr.write(f"error: {cause}; the last checkpoint stands, and `resume` goes on from it\n")
-    sys.stderr.flush()
+    if Page.current is not None:
+        Page.current.tell(cause=cause)  # the parent says it
+    else:
+        sys.stderr.write(f"error: {cause}; the last checkpoint stands, and `resume` goes on from it\n")
+        sys.stderr.flush()
     os._exit(1)
+
+
+def show_outside(environment: Environment, folder: RunFolder) -> None:
+    """Let the process that watches this one, if there is one, see which turn it is and that somebody is awake."""
+    page, run = Page.current, environment.prepare()
+    if page is None:
+        return
+    round_limit = environment.config.parallel.round_deadline + supervision.LAST_GRACE
+    run.supervisor.on_look = lambda: page.tick(run.turn_limit + supervision.LAST_GRACE, round_limit)
+    run.supervisor.on_exit = page.rest
+    run.loop.heart.cells = page.heart
+    page.tell(folder=str(folder.path.absolute()), name=type(environment).__name__)
 
 
 def read_config(folder: RunFolder) -> Config:

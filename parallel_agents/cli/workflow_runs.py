@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from parallel_agents.cli import commands
+from parallel_agents.cli.answers import answer
 from parallel_agents.cli.target import load_target
 from parallel_agents.cli.train import read_config, train
 from parallel_agents.cli.workflow import Evaluate, Landscape, Replay, Search, Train
@@ -257,4 +258,4 @@ def _rows(table: Mapping[str, Score]) -> list[str]:
 
 
 def _print(values: Mapping[str, Any], as_json: bool, told: str) -> None:
-    sys.stdout.write((json.dumps(plain(values), allow_nan=False) if as_json else told) + "\n")
+    answer((json.dumps(plain(values), allow_nan=False) if as_json else told) + "\n")

@@ -31,5 +31,8 @@ def in_background(call: Callable[[], Answer], name: str) -> Future[Answer]:
             future.set_exception(error)
 
     context = contextvars.copy_context()  # so that log records of this thread carry the run's context
-    threading.Thread(target=context.run, args=(work,), name=name, daemon=True).start()
+    try:
+        threading.Thread(target=context.run, args=(work,), name=name, daemon=True).start()
+    except RuntimeError:  # the system gives no more threads: then at once, and the caller waits
+        work()
     return future

@@ -132,7 +132,7 @@ class Crew:
             self.chosen += actions.shape[0] * actions.shape[1]
         if self.alone and not stacked_only:
             here = [seat for seat in self.alone if seat.environment in which]
-            sights = {seat: seen[seat.environment][seat.agent] for seat in here}
+            sights = {seat: self._intake.own(seen[seat.environment][seat.agent], seat) for seat in here}
             self._act_alone(sights, {seat: mask_of(masks, seat) for seat in here}, acts)
         return acts
 
@@ -141,7 +141,7 @@ class Crew:
     ) -> None:
         """One agent at its place in the order: computed again only if what it sees or may do has changed."""
         if seat not in self._places:
-            self._act_alone({seat: observation}, {seat: mask}, acts)
+            self._act_alone({seat: self._intake.own(observation, seat)}, {seat: mask}, acts)
             return
         index, row = self._places[seat]
         stack = self.stacks[index]
@@ -156,14 +156,21 @@ class Crew:
             self.recomputed += self.worlds
 
     def actions_of(self, environment: int, acts: Acts) -> Any:
-        """(N, W) actions of one environment, or one array per agent where their shapes differ."""
+        """(N, W) actions of one environment, or one array per agent where their shapes differ.
+
+        They are copies: what a world writes into them must not reach what the agents remember.
+        """
         if len(self.environments) == 1 and len(self.stacks) == 1 and not self.alone:
-            return acts.actions[0]
-        chosen = [self.action_of(Seat(environment, i), acts) for i in range(len(self.environments[environment].agents))]
-        return np.stack(chosen) if len({own.shape for own in chosen}) == 1 else chosen
+            return acts.actions[0].copy()
+        count = len(self.environments[environment].agents)
+        chosen = [self._chosen_by(Seat(environment, i), acts) for i in range(count)]
+        return np.stack(chosen) if len({own.shape for own in chosen}) == 1 else [own.copy() for own in chosen]
 
     def action_of(self, seat: Seat, acts: Acts) -> Array:
-        """(W, …) actions of one agent."""
+        """(W, …) actions of one agent, as a copy."""
+        return self._chosen_by(seat, acts).copy()
+
+    def _chosen_by(self, seat: Seat, acts: Acts) -> Array:
         if seat in acts.alone:
             return acts.alone[seat]
         index, row = self._places[seat]
@@ -201,7 +208,7 @@ class Crew:
             actions = _chosen(own, observation, mask)
         except ParallelAgentsError:
             raise
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise RunError(f"{bodies[0].name} could not choose an action: {type(error).__name__}: {error}") from error
         limit = bodies[0].n_actions
         if limit is not None and not ((actions >= 0) & (actions < limit)).all():
@@ -282,7 +289,9 @@ class Crew:
             k, i = seat
             memory: Any = getattr(self._body(seat).model, "memory", None)
             if seat in self._own_buffers:
-                self._own_buffers[seat].close_turn(np.asarray(seen[k][i], np.float32)[None], ended=ended)
+                self._own_buffers[seat].close_turn(
+                    np.asarray(self._intake.own(seen[k][i], seat), np.float32)[None], ended=ended
+                )
             elif ended and hasattr(memory, "add_empty"):
                 memory.add_empty()  # what comes next is another episode
 

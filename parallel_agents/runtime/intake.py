@@ -65,11 +65,22 @@ class Intake:
         block = _as_float32(own).reshape(len(members), self._worlds, -1)
         if not all_finite(block):
             row, world = np.argwhere(~np.isfinite(block).all(axis=-1))[0]
-            raise NonFiniteError(
-                f"the observation of {self._name(members[row])} in world {world} holds NaN or infinity: "
-                "check the environment"
-            )
+            raise self._not_finite(members[row], world)
         return block
+
+    def own(self, seen: Any, seat: Seat) -> Array:
+        """(W, *obs): a finite copy of what an agent outside of stacks sees; the world may write into its own later."""
+        copied = np.array(seen)
+        if copied.dtype.kind == "f" and not np.isfinite(copied).all():
+            raise self._not_finite(seat, np.argwhere(~np.isfinite(copied))[0][0])
+        return copied
+
+    def _not_finite(self, seat: Seat, world: int) -> NonFiniteError:
+        env = self._environments[seat.environment]
+        return NonFiniteError(
+            f"the observation of {self._name(seat)} in world {world} holds NaN or infinity "
+            f"(epoch {env.epoch}, turn {env.turn}): check the environment"
+        )
 
     def allowed(self, masks: Sequence[Masks], members: Sequence[Seat], blueprint: Blueprint) -> Array | None:
         """(N, W, A) what the seats of a stack may do, where their environment says so."""

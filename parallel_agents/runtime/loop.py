@@ -67,7 +67,7 @@ class Loop:
             return self._run_epoch(epoch)
         except ParallelAgentsError:
             raise
-        except Exception as error:
+        except (Exception, SystemExit) as error:  # sys.exit() in a world is no end of a run
             raise self._at_fault(error) from error
         finally:
             self.heart.rest()
@@ -211,7 +211,7 @@ class Loop:
             )
         return [_where_asked(own, asked[i]) for i, own in enumerate(masks)]
 
-    def _at_fault(self, error: Exception) -> WorldError:
+    def _at_fault(self, error: Exception | SystemExit) -> WorldError:
         """What an environment raised, with everything needed to see it again."""
         env = self.environments[self._asked]
         place = traceback.extract_tb(error.__traceback__)[-1]

@@ -11,11 +11,14 @@ from parallel_agents.config import Parallel
 from parallel_agents.errors import DeadlineError, LearnerError, RunError, WorkerDied
 from parallel_agents.models import Stack
 from parallel_agents.runtime.backends import AutoBackend, InlineBackend, ProcessBackend, Reading, ThreadBackend
+from parallel_agents.runtime.backends.auto import LACKING
+from parallel_agents.runtime.needs import Needs, needs_of_processes, needs_of_threads, shortage
 from parallel_agents.runtime.plan import Plan
 from parallel_agents.runtime.rejections import Rejections
 from parallel_agents.runtime.schedule import Schedule
 from parallel_agents.runtime.staffing import Staffing
 from parallel_agents.runtime.supervision import Watched, left
+from parallel_agents.runtime.workers import PATIENCE
 from parallel_agents.tracking.timeline import Timeline
 from parallel_agents.types import RoundResult, State
 
@@ -23,6 +26,8 @@ __all__ = ["Rounds"]
 
 Done = tuple[State, RoundResult]
 Tell = Callable[[str, dict[str, Any]], None]
+LADDER = ("process", "thread", "inline")
+"""Each needs less of the system than the one before; all give the same bytes."""
 
 
 class Rounds:
@@ -57,6 +62,8 @@ class Rounds:
         if flags.num_workers is None and plan.backend in ("thread", "process"):
             self._staff = Staffing(plan.workers, plan.most_workers)
         self._workers = plan.workers
+        self._wanted: str = plan.backend
+        """Where rounds are to be computed: as planned, or lower on the ladder since the system lacked something."""
         self._boundary_at, self._waited, self._busy = 0.0, 0.0, 0.0
         """When the last boundary was, seconds waited for results since, and seconds that the last round took."""
 
@@ -67,10 +74,10 @@ class Rounds:
         self._last_round = last_round
         self._backend = self._make(self.newest, self.submitted + 1)
 
-    def close(self) -> None:
-        """End every worker."""
+    def close(self, patience: float = PATIENCE) -> None:
+        """End every worker, those that are busy after so many seconds."""
         if self._backend is not None:
-            self._backend.close()
+            self._backend.close(patience)
             self._backend = None
 
     @property
@@ -229,56 +236,70 @@ class Rounds:
         return [result for _, result in done]
 
     def _make(self, states: list[State], first_round: int) -> Any:
-        together, workers, timeline = self.plan.train_together, self._workers, self._timeline
+        if self._wanted != "auto":
+            return self._had(states, first_round)
+        if self.schedule.lag == 0:
+            return self._inline(states)  # a round that is awaited at once gains nothing in the background
+        # as many threads as cores: the collector waits for them, and leaves them its own meanwhile
+        return AutoBackend(
+            self._inline,
+            self._processes,
+            partial(self._threads, workers=self.plan.most_workers),
+            states,
+            updates=max(1, sum(stack.learner.updates for stack in self.stacks)),
+            last_round=self._last_round,
+            tell=self._tell,
+        )
 
-        def inline(now: Sequence[State]) -> InlineBackend:
-            return InlineBackend(self.stacks, now, together=together, timeline=timeline)
-
-        def process(now: Sequence[State], first_round: int) -> ProcessBackend:
-            return ProcessBackend(
-                self.stacks,
-                now,
-                [stack.example() for stack in self.stacks],
-                workers=workers,
-                together=together,
-                lag=self.schedule.lag,
-                first_round=first_round,
-                timeline=timeline,
-            )
-
-        def thread(now: Sequence[State], count: int = workers) -> ThreadBackend | InlineBackend:
+    def _had(self, states: list[State], first_round: int) -> Any:
+        """The wanted backend, or the nearest below it that the system can give; that is told once, and stays."""
+        causes = []
+        for name in LADDER[LADDER.index(self._wanted) :]:
             try:
-                return ThreadBackend(self.stacks, now, workers=count, together=together, timeline=timeline)
-            except RuntimeError as error:  # what Python raises where the system gives no more threads
-                self._degraded("thread", "inline", error)
-                return inline(now)
+                match name:
+                    case "process":
+                        backend: Any = self._processes(states, first_round).started()
+                    case "thread":
+                        backend = self._threads(states)
+                    case _:
+                        backend = self._inline(states)
+            except LACKING as error:
+                causes.append(f"{name}: {error}")
+                continue
+            if causes:
+                self._tell("backend_degraded", {"wanted": self._wanted, "used": name, "cause": "; ".join(causes)})
+                self._wanted = name
+            return backend
+        raise LearnerError("; ".join(causes))
 
-        match self.plan.backend:
-            case "inline":
-                return inline(states)
-            case "thread":
-                return thread(states)
-            case "process":
-                try:
-                    return process(states, first_round).started()
-                except (RunError, OSError) as error:
-                    self._degraded("process", "thread", error)
-                    return thread(states)
-            case _ if self.schedule.lag == 0:
-                return inline(states)  # a round that is awaited at once gains nothing in the background
-            case _:
-                # as many threads as cores: the collector waits for them, and leaves them its own meanwhile
-                threads = partial(thread, count=self.plan.most_workers)
-                updates = max(1, sum(stack.learner.updates for stack in self.stacks))
-                return AutoBackend(
-                    inline,
-                    process,
-                    threads,
-                    states,
-                    updates=updates,
-                    last_round=self._last_round,
-                    tell=self._tell,
-                )
+    def _inline(self, states: Sequence[State]) -> InlineBackend:
+        return InlineBackend(self.stacks, states, together=self.plan.train_together, timeline=self._timeline)
 
-    def _degraded(self, wanted: str, used: str, error: Exception) -> None:
-        self._tell("backend_degraded", {"wanted": wanted, "used": used, "cause": str(error)})
+    def _threads(self, states: Sequence[State], workers: int | None = None) -> ThreadBackend:
+        count = workers or self._workers
+        _see_that_there_is(needs_of_threads(count))
+        together = self.plan.train_together
+        return ThreadBackend(self.stacks, states, workers=count, together=together, timeline=self._timeline)
+
+    def _processes(self, states: Sequence[State], first_round: int) -> ProcessBackend:
+        examples = [stack.example() for stack in self.stacks]
+        workers, together, lag = self._workers, self.plan.train_together, self.schedule.lag
+        _see_that_there_is(
+            needs_of_processes(self.stacks, states, examples, workers=workers, together=together, lag=lag)
+        )
+        return ProcessBackend(
+            self.stacks,
+            states,
+            examples,
+            workers=workers,
+            together=together,
+            lag=lag,
+            first_round=first_round,
+            timeline=self._timeline,
+        )
+
+
+def _see_that_there_is(needs: Needs) -> None:
+    lacking = shortage(needs)
+    if lacking is not None:
+        raise RunError(lacking)

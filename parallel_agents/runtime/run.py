@@ -10,20 +10,22 @@ from typing import Any
 import numpy as np
 
 from parallel_agents.config import Config
-from parallel_agents.errors import Interrupted, RunError, SharingError
+from parallel_agents.errors import Interrupted, LearnerError, RunError, SharingError
+from parallel_agents.memory import Ring
 from parallel_agents.networks import numerics
 from parallel_agents.runtime.best import Best
 from parallel_agents.runtime.checkpoints import Checkpointer
 from parallel_agents.runtime.checkpoints.memory import columns
 from parallel_agents.runtime.crew import Crew
 from parallel_agents.runtime.digest import combined, digests
-from parallel_agents.runtime.growth import Growth
+from parallel_agents.runtime.growth import Growth, resident
 from parallel_agents.runtime.heartbeat import Beat, Heart
 from parallel_agents.runtime.loop import Loop
 from parallel_agents.runtime.plan import resolve
 from parallel_agents.runtime.rounds import Rounds
 from parallel_agents.runtime.schedule import Schedule
 from parallel_agents.runtime.supervision import Supervisor, Watched
+from parallel_agents.runtime.workers import PATIENCE
 from parallel_agents.tracking.listeners import Listeners
 from parallel_agents.tracking.timeline import Timeline
 from parallel_agents.types import EpochStats, RoundResult, RunInfo
@@ -74,7 +76,8 @@ class Run:
         self._listeners = Listeners()
         self._conducted = 0
         """Epochs conducted by this process."""
-        self._growth = Growth(sum(own.nbytes for stack in self.crew.stacks for own in columns(stack.ring).values()))
+        buffers = sum(own.nbytes for ring in self._rings() for own in columns(ring).values())
+        self._growth = Growth(buffers, measure=lambda: resident(["self", *self._world_processes()]))
         self._own_training, self._evaluating = Heart(), False
         for env in self.environments:
             env.heart = self.loop.heart  # evaluations of any replica are conducted by the same thread
@@ -102,6 +105,7 @@ class Run:
         self._listeners = Listeners(listeners)
         self._listeners.on_start(self._info(epochs))
         summary: RunSummary = {}
+        patience = PATIENCE
         began = time.perf_counter()
         self._busy("a run is on its way")
         try:
@@ -124,12 +128,13 @@ class Run:
         except BaseException as error:
             if not summary:
                 self._broken = type(error).__name__
+                patience = PATIENCE if isinstance(error, Exception) else 0.0  # who interrupts wants to leave
             raise
         finally:
             self._busy(None)
             if self.checkpointer is not None:
                 self.checkpointer.leave()
-            self.rounds.close()
+            self.rounds.close(patience)
             self._listeners.on_end(summary)
         return summary
 
@@ -158,8 +163,9 @@ class Run:
                 self._listeners.on_round(self.crew.as_one(results))
         self._listeners.on_epoch(stats)
         self._conducted += 1
-        if grown := self._growth.after(self._conducted):
-            self.tell("memory_grows", grown)
+        phase = self.rounds.backend, self.rounds.updates > 0
+        if grown := self._growth.after(self._conducted, written=self._written(), phase=phase):
+            self.tell("memory_grows", {"epoch": epoch, **grown})
         if self.checkpointer is not None:
             self.checkpointer.look()
         experiment = self.config.experiment
@@ -214,16 +220,18 @@ class Run:
 
     def _train_alone(self, round_: int) -> None:
         self._own_training.beat(round_)
-        self.crew.train_alone()
+        try:
+            self.crew.train_alone()
+        except SystemExit as error:
+            raise LearnerError(
+                f"a model called sys.exit({error.code!r}) in its train_step(), in round {round_}"
+            ) from error
         self._own_training.rest()
 
     def _everybody(self) -> list[Watched]:
         """Everyone with a heart: who conducts, and whoever computes rounds."""
-        limit = self.config.parallel.world_deadline + 1.0  # a slow model runs into its own deadline first
-        if self._first_turn:
-            limit *= 10.0  # that is where worlds are compiled
         name = type(self.environments[0]).__name__
-        turns = Watched(name, self.loop.heart, self._at_turn, conducts=True, limit=limit)
+        turns = Watched(name, self.loop.heart, self._at_turn, conducts=True, limit=self.turn_limit)
         worlds = [member for env in self.environments for member in env.members()]
         return [
             *(worlds or [turns]),  # worlds in processes have deadlines of their own, and time to be replaced
@@ -241,8 +249,10 @@ class Run:
         return {"epoch": self.loop.epoch, "turn": self.loop.turn, "round": self.rounds.submitted}
 
     @property
-    def _first_turn(self) -> bool:
-        return self.loop.turns == 0 and self.loop.turn <= 1
+    def turn_limit(self) -> float:
+        """Seconds that a turn may take; the first one ten times as many, since that is where worlds are compiled."""
+        limit = self.config.parallel.world_deadline + 1.0  # a slow model runs into its own deadline first
+        return 10.0 * limit if self.loop.turns == 0 and self.loop.turn <= 1 else limit
 
     def _at_turn(self, beat: Beat) -> str:
         return f"turn {beat.part} of epoch {beat.job}" + (" of an evaluation" if self._evaluating else "")
@@ -300,6 +310,20 @@ class Run:
         fill = [stack.ring.sizes() / (stack.ring.shape.turns * stack.ring.shape.worlds) for stack in self.crew.stacks]
         explore = [stack.exploration for stack in self.crew.stacks]
         return {"epsilon": self.crew.in_order(explore), "buffer_fill": self.crew.in_order(fill)}
+
+    def _rings(self) -> list[Ring]:
+        """The buffers of all agents that have one of ours."""
+        models = [self.environments[k].agents[i].model for k, i in self.crew.alone]
+        own = [getattr(getattr(model, "memory", None), "ring", None) for model in models]
+        return [*(stack.ring for stack in self.crew.stacks), *(ring for ring in own if isinstance(ring, Ring))]
+
+    def _written(self) -> int:
+        """Bytes of the buffers that have been written so far: memory is taken when it is first written to."""
+        shares = [(ring, np.minimum(ring.pos / ring.valid.shape[1], 1.0).mean()) for ring in self._rings()]
+        return int(sum(share * own.nbytes for ring, share in shares for own in columns(ring).values()))
+
+    def _world_processes(self) -> list[int]:
+        return [member.pid for env in self.environments for member in env.members()]
 
     def _busy(self, why: str | None) -> None:
         for stack in self.crew.stacks:

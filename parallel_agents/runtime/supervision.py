@@ -59,6 +59,8 @@ class Watched:
     """True where it runs in the conducting thread, so that nobody waits for it."""
     limit: float | None = None
     """Seconds that one thing may take; None: the limit of a round."""
+    pid: int = 0
+    """Of the process that it is; 0 where it is a thread of this one."""
 
     @classmethod
     def process(cls, worker: Worker, *, limit: float | None = None) -> Watched:
@@ -67,7 +69,7 @@ class Watched:
         def at(_: Beat) -> str:
             return worker.describe()
 
-        return cls(str(worker), worker.heart, at, worker.stacks, worker.ended, limit=limit)
+        return cls(str(worker), worker.heart, at, worker.stacks, worker.ended, limit=limit, pid=worker.pid)
 
 
 def left(heart: Heart, job: int, limit: float) -> float:
@@ -86,6 +88,9 @@ class Supervisor:
         """Where stacks are written; None: into the log."""
         self.give_up: Callable[[str], None] | None = None
         """What to do about code in the conducting thread that cannot be interrupted."""
+        self.on_look: Callable[[], None] = lambda: None
+        self.on_exit: Callable[[], None] = lambda: None
+        """Called at each look and at the end, for whoever watches this process from outside."""
         self._told: dict[str, int] = {}
         """Whose beat (since when) has been reported."""
         self._over = threading.Event()
@@ -95,18 +100,24 @@ class Supervisor:
 
     def __enter__(self) -> Supervisor:
         self._over.clear()
+        self.on_look()
         self._conductor = threading.get_ident()
         if threading.current_thread() is threading.main_thread():
             self._before = signal.signal(INTERRUPT, self._on_signal)
         context = contextvars.copy_context()  # so that its records carry the run's context
         self._thread = threading.Thread(target=context.run, args=(self._watch,), name="supervisor", daemon=True)
-        self._thread.start()
+        try:
+            self._thread.start()
+        except RuntimeError as error:  # the system gives no more threads: the run can do without this one
+            self._thread = None
+            _log("not_supervised", cause=str(error), advice="nobody will notice what hangs: raise ulimit -u")
         return self
 
     def __exit__(self, *_: object) -> None:
         self._over.set()
         if self._thread is not None:
             self._thread.join(2.0)
+        self.on_exit()
         if self._before is not None:
             signal.signal(INTERRUPT, self._before)
             self._before = None
@@ -120,6 +131,7 @@ class Supervisor:
 
     def _watch(self) -> None:
         while not self._over.wait(EVERY):
+            self.on_look()
             for watched in self._everybody():
                 self._look(watched)
 

@@ -29,6 +29,8 @@ from parallel_agents.runtime.heartbeat import CELLS, Beat, Heart
 __all__ = ["Worker", "close_all"]
 
 START_DEADLINE = 60.0
+PATIENCE = 2.0
+"""Seconds that a worker may take to end by itself."""
 _PR_SET_PDEATHSIG = 1
 _LARGEST_TRACE = 2**20
 
@@ -173,9 +175,9 @@ class Worker:
         return WorkerDied(f"{self} ended by {self.ended()}{self._at()}" + (f"\n{trace}" if trace else ""))
 
 
-def close_all(workers: list[Worker], timeout: float = 2.0) -> None:
+def close_all(workers: list[Worker], patience: float = PATIENCE) -> None:
     """Ask processes to end, all at once, and end those that do not."""
-    until = time.monotonic() + timeout
+    until = time.monotonic() + patience
     for worker in workers:
         worker.ask_to_end()
     for worker in workers:

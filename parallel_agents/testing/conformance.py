@@ -114,6 +114,7 @@ def check_environment(
         ("shapes", _shapes),
         ("dones", _dones),
         ("observe changes nothing", _pure),
+        ("actions are only read", _actions_only_read),
         ("seeding over whole episodes", _seeding),
         ("global generators", _generators),
         ("worlds differ", _worlds_differ),
@@ -129,7 +130,7 @@ def _made(kind: Callable[..., Environment], config: Mapping[str, Any], epochs: i
     try:
         suite = _Suite(kind, config, epochs)
         suite.make().prepare()
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         advice = "make it work with `config=` alone: setup_agents() puts one Agent with a model of its own per agent"
         return None, Finding("construction", False, _said(error), advice)
     return suite, Finding("construction", True, "it can be made again and again")
@@ -151,11 +152,11 @@ def _run(name: str, check: Callable[[_Suite], str], suite: _Suite) -> Finding:
         return Finding(name, False, failed.detail, failed.advice)
     except _NotChecked as reason:
         return Finding(name, None, str(reason))
-    except Exception as error:  # whatever a user's environment raises is a finding
+    except (Exception, SystemExit) as error:  # whatever a user's environment raises is a finding
         return Finding(name, False, _said(error), "the message above says where it comes from")
 
 
-def _said(error: Exception) -> str:
+def _said(error: Exception | SystemExit) -> str:
     own = isinstance(error, ParallelAgentsError)
     return str(error) if own else f"{type(error).__name__}: {error}"
 
@@ -207,6 +208,17 @@ def _pure(suite: _Suite) -> str:
             "observe() only looks: move things in begin_turn() or apply_actions(), and draw random numbers there",
         )
     return "asked twice, it answers alike"
+
+
+def _actions_only_read(suite: _Suite) -> str:
+    """The engine hands out copies, so that nothing is spoilt here; a caller without them would remember other acts."""
+    entry = suite.traced().overwrites
+    if entry is not None:
+        raise _Failed(
+            f"{_at(entry)} wrote into the actions it was given",
+            "copy what you change: actions = actions.copy(); what agents remember is what they have chosen",
+        )
+    return "what agents have chosen is left as it was"
 
 
 def _seeding(suite: _Suite) -> str:

@@ -34,6 +34,8 @@ class Trace:
     entries: list[Entry] = field(default_factory=list)
     impure: Entry | None = None
     """The first observation that changed when it was asked for again."""
+    overwrites: Entry | None = None
+    """The first call that left other actions in its argument than it was given."""
 
     def of(self, hook: str) -> list[Entry]:
         """The answers of one hook."""
@@ -51,9 +53,12 @@ def record(environment: Environment) -> Trace:
 def _recorded(environment: Environment, hook: str, call: Callable[..., Any], trace: Trace) -> Callable[..., Any]:
     @wraps(call)
     def answer(*given: Any) -> Any:
+        before = arrays_of(given[-1]) if hook.startswith("apply") else []
         found = call(*given)
         entry = Entry(environment.epoch, environment.turn, hook, arrays_of(found))
         trace.entries.append(entry)
+        if before and trace.overwrites is None and not same(arrays_of(given[-1]), before):
+            trace.overwrites = entry
         if hook == "observe" and trace.impure is None and not same(arrays_of(call()), entry.values):
             trace.impure = entry
         return found

@@ -85,7 +85,7 @@ class Listeners(Listener):
         for listener in tuple(self._listeners):
             try:
                 call(listener)
-            except Exception:
+            except (Exception, SystemExit):  # a sink never ends a run
                 self._listeners = [other for other in self._listeners if other is not listener]
                 self.dropped += 1
                 structlog.get_logger().exception(

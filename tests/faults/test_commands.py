@@ -22,6 +22,7 @@ signal.signal(signal.SIGINT, signal.default_int_handler)  # as from a terminal
 from parallel_agents.cli import main
 sys.exit(main())
 """
+HASTY = START.replace("sys.exit", "from parallel_agents.cli import guard\nguard.GRACE = 1.0\nsys.exit")
 GAME = '''
 """Counts, and may hang in a turn."""
 import time
@@ -53,11 +54,11 @@ class Count(ParallelEnvironment):
 '''
 
 
-def started(folder: Path, *words: str) -> subprocess.Popen[str]:
+def started(folder: Path, *words: str, start: str = START) -> subprocess.Popen[str]:
     """A run in a process group of its own, once it has a checkpoint and has gone on from it."""
     (folder / "count.py").write_text(GAME)
     process = subprocess.Popen(
-        [sys.executable, "-c", START, "train", "count.py", "--quiet", "--json", "--out", "mine", *words],
+        [sys.executable, "-c", start, "train", "count.py", "--quiet", "--json", "--out", "mine", *words],
         cwd=folder,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         stdout=subprocess.PIPE,
@@ -122,6 +123,15 @@ def test_f21_a_second_interrupt_leaves_at_once(tmp_path: Path) -> None:
     assert not list((tmp_path / "mine").rglob("*.unfinished"))
 
 
+def test_f21_an_epoch_that_does_not_end_within_the_grace_is_left(tmp_path: Path) -> None:
+    process = started(tmp_path, "--backend", "inline", "--set", "world.hang=true", start=HASTY)
+    time.sleep(0.3)
+    process.send_signal(signal.SIGTERM)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 143, err
+    assert "finishing the epoch" in err
+
+
 def test_f23_f24_a_killed_parent_leaves_no_child_and_no_shared_memory(tmp_path: Path) -> None:
     before = shared_memory()
     process = started(tmp_path, "--backend", "process")
@@ -167,6 +177,95 @@ def test_f38_what_cannot_be_interrupted_ends_the_command_with_its_stacks(tmp_pat
     assert ended.returncode == 1, ended.stderr
     assert "hangs at turn 1 of epoch 3 and cannot be interrupted" in ended.stderr
     assert "in apply_actions" in next((tmp_path / "mine").glob("stacks-*.txt")).read_text()
+
+
+ODD = (
+    GAME.replace("import time\n", "import ctypes\nimport os\nimport sys\nimport time\n")
+    .replace('"hang": False}', '"do": ""}')
+    .replace(
+        'if self.config.world["hang"] and self.epoch == 3:\n            time.sleep(600.0)',
+        'if self.epoch == 3 and self.turn == 2:\n            exec(self.config.world["do"])',
+    )
+)
+
+
+def odd(folder: Path, do: str, *words: str) -> subprocess.CompletedProcess[str]:
+    """A run of four epochs with a checkpoint of each, in which a world does something odd in the third."""
+    assert "exec" in ODD
+    (folder / "odd.py").write_text(ODD)
+    given = ["train", "odd.py", "--quiet", "--out", "mine", "--epochs", "4", "--set", f"world.do={do}", *words]
+    return subprocess.run(
+        [sys.executable, "-c", START, *given],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+
+
+def last_record(folder: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((folder / "mine" / "log.jsonl").read_text().splitlines()[-1])
+    return found
+
+
+@pytest.mark.parametrize("do", ["os._exit(0)", "os.kill(os.getpid(), 9)"])
+def test_f73_a_world_that_ends_the_process_is_a_failure_with_its_place(do: str, tmp_path: Path) -> None:
+    ended = odd(tmp_path, do, "--json")
+    assert ended.returncode == 1, ended.stderr
+    told = json.loads(ended.stdout)
+    how = "signal SIGKILL" if "kill" in do else "exit code 0"
+    assert told["error"] == "WorldError"
+    assert f"ended by {how} at turn 2 of epoch 3, before the run was over" in told["message"]
+    assert told["message"] in ended.stderr
+    assert last_record(tmp_path)["cause"] == told["message"]
+    assert (tmp_path / "mine" / "checkpoints" / "epoch-000001.json").exists()
+
+
+def test_f73_sys_exit_before_the_run_is_a_failure_too(tmp_path: Path) -> None:
+    (tmp_path / "leaves.py").write_text(
+        "import sys\nfrom parallel_agents import ParallelEnvironment\n"
+        "class Leaves(ParallelEnvironment):\n    def __init__(self, **_):\n        sys.exit(0)\n"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-c", START, "train", "leaves.py", "--json", "--quiet"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    assert ended.returncode == 1, ended.stderr
+    assert json.loads(ended.stdout) == {"error": "SystemExit", "message": "sys.exit(0) was called"}
+
+
+def test_f74_what_a_world_prints_never_breaks_the_json(tmp_path: Path) -> None:
+    """By print, by a descriptor, by a child process, by C code with a buffer of its own, by another stream."""
+    ways = "print('A'); os.write(1, b'B\\n'); os.system('echo C'); ctypes.CDLL(None).puts(b'D')"
+    ended = odd(tmp_path, f"{ways}; sys.__stdout__.write('E\\n'); sys.__stdout__.flush()", "--json")
+    assert ended.returncode == 0, ended.stderr
+    (line,) = ended.stdout.splitlines()
+    assert json.loads(line)["epochs"] == 4
+    assert set("ABCDE") <= set(ended.stderr.split())
+
+
+def test_f75_a_world_that_hangs_in_c_with_the_lock_is_ended_from_outside_and_named(tmp_path: Path) -> None:
+    do = "from parallel_agents.runtime import supervision; supervision.LAST_GRACE = 0.5; time.sleep(0.6)"
+    hang = "ctypes.PyDLL(None).sleep(600)"  # a PyDLL keeps the interpreter's lock
+    began = time.monotonic()
+    settings = ["--set", "parallel.world_deadline=0.5", "--backend", "process"]
+    ended = odd(tmp_path, f"{do}; {hang}", "--json", *settings)
+    assert ended.returncode == 1, ended.stderr
+    assert time.monotonic() - began < 60.0
+    message = json.loads(ended.stdout)["message"]
+    assert "Count has held the interpreter's lock for more than 2 s at turn 2 of epoch 3" in message
+    assert message in ended.stderr
+    record = last_record(tmp_path)
+    assert (record["event"], record["error"], record["cause"]) == ("run_failed", "DeadlineError", message)
+    assert "in apply_actions" in Path(record["stacks"]).read_text()
+    assert (tmp_path / "mine" / "checkpoints" / "epoch-000001.json").exists()
 
 
 def test_f41_every_record_says_which_run_role_thread_and_version(tmp_path: Path) -> None:

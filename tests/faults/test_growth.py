@@ -6,13 +6,14 @@ import gc
 import threading
 import tracemalloc
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
 from parallel_agents import Buffer, ImportanceSampler, ImportanceSamplingReplayBuffer, ThreadSafeBuffer
-from parallel_agents.runtime.growth import EVERY, WARM_UP, Growth, resident
+from parallel_agents.runtime.growth import FACTOR, SPARE, WARM_UP, Growth, resident
 from parallel_agents.tracking.metrics import MetricsWriter
 from tests.environment.line_worlds import Line, tiny
 from tests.faults.test_learners import Ear
@@ -88,11 +89,59 @@ def test_f36_a_long_run_keeps_no_more_than_a_short_one(tmp_path: Path) -> None:
     assert sum(path.stat().st_size for path in tmp_path.iterdir()) <= 2 * 20_000
 
 
-def test_f36_memory_that_grows_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+class Leaks(Line):
+    """Keeps 5 MB more with every epoch."""
+
+    def begin_epoch(self, epoch: int) -> None:
+        super().begin_epoch(epoch)
+        self.kept = [*getattr(self, "kept", []), np.ones(5 * 2**20, np.uint8)]
+
+
+@pytest.mark.parametrize("backend", ["inline", "thread"])
+def test_f36_a_world_that_leaks_is_told_of_within_20_epochs(backend: str) -> None:
+    flags = {"backend": backend, "num_workers": 1, "train_interval": 1}
+    game, ear = Leaks(config=tiny(parallel=flags)), Ear()
+    game.run_experiment(40, listeners=[ear])
+    (told,) = [fields for name, fields in ear.events if name == "memory_grows"]  # once, not in every epoch
+    assert told["epoch"] <= 20
+    assert 4 * 2**20 < told["bytes_per_epoch"] < 7 * 2**20
+
+
+def test_f36_buffers_that_fill_up_are_no_leak() -> None:
+    """Each epoch writes megabytes that had not been written to before."""
+    config = tiny(experiment={"max_turns": 800, "worlds": 16}, model={"buffer_size": 200_000})
+    game, ear = Filled(config=config), Ear()
+    game.run_experiment(22, listeners=[ear])
+    assert game.prepare()._written() > 20 * 2**20
+    assert "memory_grows" not in ear.names()
+
+
+class Filled(Line):
+    """Sees and earns the same in every turn, so that turns cost nothing."""
+
+    def begin_turn(self) -> None:
+        pass
+
+    def apply_agent(self, index: int, actions: Any) -> Any:
+        return np.zeros(self.n_worlds, np.float32)
+
+
+def test_f36_far_more_memory_than_after_the_start_is_told_once_and_at_each_doubling() -> None:
     assert resident() > 10 * 2**20
-    sizes = iter([2**30] * 2 + [2**34] * 9)
-    game, ear = Line(config=tiny(experiment={"max_turns": 1})), Ear()
-    game.prepare()._growth = Growth(0, measure=lambda: next(sizes))
-    game.run_experiment(WARM_UP + 4 * EVERY, listeners=[ear])
-    assert ear.names() == ["memory_grows"]  # once, not at every look
-    assert ear.events[0][1]["resident_bytes"] == 2**34
+    start = 2**30
+    sizes = iter([start] * 3 + [int(FACTOR * start + SPARE) + 1] * 3 + [2**32] * 3)
+    growth = Growth(0, measure=lambda: next(sizes))
+    assert [growth.after(WARM_UP + n) is not None for n in range(9)] == [False] * 3 + [True, False, False] * 2
+
+
+def test_f36_what_grows_once_or_is_given_back_is_no_leak() -> None:
+    mega = 2**20
+    for sizes in ([0] * 8 + [90] * 20, [0, 30, 60, 90] * 7, [40 * (n % 2) for n in range(28)]):
+        given = iter(2**30 + mega * size for size in sizes)
+        growth = Growth(0, measure=lambda given=given: next(given))  # type: ignore[misc]
+        assert [growth.after(WARM_UP + n) for n in range(28)] == [None] * 28
+
+
+def test_f36_the_memory_of_other_processes_counts_and_of_those_that_have_ended_does_not() -> None:
+    assert resident(["self", "self"]) >= 2 * 10 * 2**20
+    assert resident([2**30]) == 0

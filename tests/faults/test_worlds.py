@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,14 @@ import pytest
 
 from parallel_agents import Agent
 from parallel_agents.acting.policies import epsilon_greedy
-from parallel_agents.errors import ActionError, DeadlineError, NonFiniteError, ParallelAgentsError, WorldError
+from parallel_agents.errors import (
+    ActionError,
+    DeadlineError,
+    LearnerError,
+    NonFiniteError,
+    ParallelAgentsError,
+    WorldError,
+)
 from parallel_agents.runtime.workers import Worker
 from tests.environment.line_worlds import Line, LineOfObjects, Walker, tiny
 from tests.faults.test_learners import fails_awkwardly
@@ -103,10 +111,107 @@ def test_f14_nan_in_what_is_seen_or_earned_is_named(value: float) -> None:
         def apply_agent(self, index: int, actions: Any) -> Any:
             return super().apply_agent(index, actions) + (value if (self.turn, index) == (2, 1) else 0.0)
 
-    with pytest.raises(NonFiniteError, match="the observation of agent_1 in world 0 holds NaN or infinity"):
-        Sees(config=tiny()).run_experiment()
+    class SeesAlone(Sees):
+        def setup_agents(self) -> None:
+            super().setup_agents()
+            self.agents[1].model = Chooses(0)
+
+    for kind in (Sees, SeesAlone):  # in a stack, and with a model of its own
+        message = r"the observation of agent_1 in world 0 holds NaN or infinity \(epoch 1, turn 2\)"
+        for order in ("simultaneous", "sequential"):
+            with pytest.raises(NonFiniteError, match=message):
+                kind(config=tiny(parallel={"turn_order": order})).run_experiment()
     with pytest.raises(NonFiniteError, match=r"the reward of agent_1 in world 0 is .* \(epoch 1, turn 2\)"):
         Earns(config=tiny()).run_experiment()
+
+
+class Scribbles(Line):
+    """Writes into the actions it is given."""
+
+    def apply_agent(self, index: int, actions: Any) -> Any:
+        earned = super().apply_agent(index, actions)
+        actions[...] = 0
+        return earned
+
+
+@pytest.mark.parametrize("order", ["simultaneous", "sequential"])
+@pytest.mark.parametrize("seeds", [1, 2])
+def test_f72_a_world_that_writes_into_the_actions_changes_nothing_that_agents_remember(seeds: int, order: str) -> None:
+    config = tiny(experiment={"seeds": seeds, "worlds": 2}, parallel={"turn_order": order})
+    assert Scribbles(config=config).run_experiment()["digest"] == Line(config=config).run_experiment()["digest"]
+
+
+def test_f72_an_agent_outside_of_stacks_remembers_what_it_saw_when_it_chose() -> None:
+    class Notes(Chooses):
+        def __init__(self) -> None:
+            super().__init__(0)
+            self.kept: list[tuple[float, float]] = []
+
+    class Writer(Agent):
+        def add_memory(self, state: Any, action: Any, reward: float, done: bool) -> None:
+            self.model.kept.append((float(state[0]), float(self.model.turn)))
+
+    class Game(Line):
+        def setup_agents(self) -> None:
+            super().setup_agents()
+            self.agents[1] = Writer(model=Notes())
+            self.board = np.zeros((3, 1, 3), np.float32)
+
+        def observe(self) -> Any:
+            self.board[:] = self.turn  # one array, written again in each turn
+            self.agents[1].model.turn = self.turn
+            return self.board
+
+        def apply_agent(self, index: int, actions: Any) -> Any:
+            self.board[:] = -1.0
+            return super().apply_agent(index, actions)
+
+    game = Game(config=tiny())
+    game.run_experiment(1)
+    assert game.agents[1].model.kept
+    assert all(saw == turn for saw, turn in game.agents[1].model.kept)
+
+
+class Leaves(Line):
+    """Calls sys.exit(0) in one turn."""
+
+    def apply_agent(self, index: int, actions: Any) -> Any:
+        if (self.epoch, self.turn) == (2, 3):
+            sys.exit(0)
+        return super().apply_agent(index, actions)
+
+
+def test_f73_sys_exit_in_a_world_is_a_failure_with_its_place() -> None:
+    with pytest.raises(WorldError, match=r"Leaves raised SystemExit: 0 in epoch 2, turn 3 \(seed 3\)"):
+        Leaves(config=tiny()).run_experiment()
+
+
+@pytest.mark.parametrize("backend", ["inline", "thread"])
+def test_f73_sys_exit_in_a_learner_is_a_failure_of_its_round(backend: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    from parallel_agents.learning import DQNLearner
+
+    def leave(*_: Any) -> None:
+        sys.exit(0)
+
+    game = Line(config=tiny(parallel={"backend": backend, "num_workers": 1, "max_failures": 0}))
+    game.prepare()
+    monkeypatch.setattr(DQNLearner, "learn", leave)
+    with pytest.raises(LearnerError, match=r"round 1 of agents .*SystemExit\(0\)"):
+        game.run_experiment()
+
+
+def test_f73_sys_exit_in_a_model_of_its_own_is_a_failure_too() -> None:
+    class Quits(Chooses):
+        def train_step(self) -> None:
+            sys.exit(0)
+
+    class Game(Line):
+        def setup_agents(self) -> None:
+            super().setup_agents()
+            self.agents[1].model = Quits(0)
+
+    with pytest.raises(LearnerError, match=r"called sys\.exit\(0\) in its train_step\(\), in round 1"):
+        Game(config=tiny()).run_experiment()
 
 
 def test_f16_a_mask_that_forbids_everything_is_refused() -> None:

@@ -38,8 +38,8 @@ class Inline(InlineBackend):
         self._clock.now += self._price
         self.learn_seconds = self._price
 
-    def close(self) -> None:
-        super().close()
+    def close(self, patience: float = 0.0) -> None:
+        super().close(patience)
         self.closed += 1
 
 
@@ -76,7 +76,7 @@ class Process:
         self.state, result = MarkLearner().learn(self.state, self.jobs.pop(round_), self.stack.identity)
         return [(self.state, result)]
 
-    def close(self) -> None:
+    def close(self, patience: float = 0.0) -> None:
         self.closed += 1
 
 

@@ -26,6 +26,7 @@ CHECKS: dict[str, Callable[..., str]] = {
     "shapes": suite._shapes,
     "dones": suite._dones,
     "pure": suite._pure,
+    "actions": suite._actions_only_read,
     "seeding": suite._seeding,
     "generators": suite._generators,
     "worlds differ": suite._worlds_differ,
@@ -68,6 +69,13 @@ class BothEnds(Line):
 class NumbersAsDones(Line):
     def dones(self) -> Any:
         return np.zeros(self.places.shape), np.zeros(self.places.shape)
+
+
+class WritesActions(Line):
+    def apply_actions(self, actions: Any) -> Any:
+        earned = super().apply_actions(actions)
+        actions[:] = 0
+        return earned
 
 
 class MovesWhenSeen(Line):
@@ -162,6 +170,7 @@ class GivesWords(Odd):
         ("shapes", Shrinks, "has shape (1, 2), wanted is (worlds, *obs) = (1, 3)", "message above"),
         ("dones", BothEnds, "both terminated and was truncated", "came to its own end"),
         ("dones", NumbersAsDones, "types ['float64', 'float64']", "two boolean arrays"),
+        ("actions", WritesActions, "wrote into the actions it was given", "actions = actions.copy()"),
         ("pure", MovesWhenSeen, "when it was asked a second time", "observe() only looks"),
         ("seeding", GlobalDraws, "two runs with the same seed part in epoch 1", "self.rng"),
         ("seeding", Clock, "two runs with the same seed part in epoch 1", "no clock"),

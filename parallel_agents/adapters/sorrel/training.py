@@ -137,7 +137,7 @@ class Tutor:
             raise DeadlineError(
                 f"the training of {name} did not end within {self._deadline:g} s (parallel.round_deadline)"
             ) from None
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise LearnerError(f"train_step() of {name} raised {type(error).__name__}: {error}") from error
         self.steps += 1
         student = networks(self._students[name])

@@ -18,6 +18,7 @@ from parallel_agents.runtime.backends.inline import InlineBackend
 from parallel_agents.runtime.backends.process import ProcessBackend
 from parallel_agents.runtime.backends.work import Done
 from parallel_agents.runtime.supervision import Watched
+from parallel_agents.runtime.workers import PATIENCE
 from parallel_agents.types import Snapshot, State
 
 __all__ = ["AutoBackend"]
@@ -27,6 +28,8 @@ START_COST = 4.0
 """Seconds that a move must promise to save."""
 TRIAL = 4
 """Intervals after which the move is judged by what it really gave."""
+LACKING = (RunError, OSError, RuntimeError, MemoryError)
+"""What is raised where workers cannot be had: torch and threading raise plain RuntimeErrors."""
 LONG_UPDATE = 0.1
 """Seconds of one update from which on a learner is a matter for threads."""
 
@@ -38,7 +41,7 @@ class _Backend(Protocol):
     def poll(self, round_: int) -> bool: ...
     def result(self, round_: int, timeout: float) -> list[Done]: ...
     def members(self) -> list[Watched]: ...
-    def close(self) -> None: ...
+    def close(self, patience: float = PATIENCE) -> None: ...
 
 
 class AutoBackend:
@@ -99,10 +102,10 @@ class AutoBackend:
         """Whom to watch over."""
         return self._current.members()
 
-    def close(self) -> None:
-        self._current.close()
+    def close(self, patience: float = PATIENCE) -> None:
+        self._current.close(patience)
         if self._candidate is not None:
-            self._candidate.close()
+            self._candidate.close(patience)
 
     def _claim(self, round_: int, timeout: float) -> list[Done]:
         self._outstanding.remove(round_)
@@ -120,7 +123,7 @@ class AutoBackend:
         if self._candidate is None and not self._threads_do and saved > START_COST and self._drained():
             try:
                 self._candidate = self._make_process(self._states, round_ + 1)
-            except (RunError, OSError) as error:
+            except LACKING as error:
                 self._give_up(error)
 
     def _maybe_move(self, round_: int) -> None:
@@ -131,7 +134,10 @@ class AutoBackend:
                 self._candidate = None
         elif self._threads_do and self._drained():
             self._threads_do, self._settled = False, True
-            self._move(self._make_thread(self._states), round_)
+            try:
+                self._move(self._make_thread(self._states), round_)
+            except LACKING as error:
+                self._give_up(error)
 
     def _move(self, backend: _Backend, round_: int) -> None:
         self._current, self._intervals = backend, []

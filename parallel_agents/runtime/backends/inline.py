@@ -73,5 +73,5 @@ class InlineBackend:
         """True if the round's result is there."""
         return round_ in self._results
 
-    def close(self) -> None:
+    def close(self, patience: float = 0.0) -> None:
         self._results.clear()

@@ -20,7 +20,7 @@ from parallel_agents.networks.numerics import require
 from parallel_agents.runtime.backends.work import Done, Task, at_task, learn, note, split, whole
 from parallel_agents.runtime.heartbeat import Heart
 from parallel_agents.runtime.supervision import Watched, left
-from parallel_agents.runtime.workers import START_DEADLINE, Worker, close_all
+from parallel_agents.runtime.workers import PATIENCE, START_DEADLINE, Worker, close_all
 from parallel_agents.tracking.logs import bind, configure_worker, worker_context
 from parallel_agents.tracking.timeline import Span, Timeline
 from parallel_agents.types import RoundResult, Snapshot, State
@@ -124,8 +124,8 @@ class ProcessBackend:
         """Whom to watch over."""
         return [Watched.process(worker) for worker in self._workers]
 
-    def close(self) -> None:
-        close_all(self._workers)
+    def close(self, patience: float = PATIENCE) -> None:
+        close_all(self._workers, patience)
         self._workers = []
 
 

@@ -15,6 +15,7 @@ from parallel_agents.networks.numerics import require
 from parallel_agents.runtime.backends.work import Done, Task, at_task, learn, note, split, whole
 from parallel_agents.runtime.heartbeat import Beat, Heart
 from parallel_agents.runtime.supervision import Watched, left
+from parallel_agents.runtime.workers import PATIENCE
 from parallel_agents.tracking.logs import bind
 from parallel_agents.tracking.timeline import Timeline
 from parallel_agents.types import Snapshot, State
@@ -119,9 +120,9 @@ class ThreadBackend:
         """True if the round's result is there."""
         return not any(worker.answers.empty() for worker in self._workers)
 
-    def close(self) -> None:
+    def close(self, patience: float = PATIENCE) -> None:
         """End the threads. One that hangs cannot be ended: it is left alone, and ends with the process."""
-        until = time.monotonic() + 2.0
+        until = time.monotonic() + patience
         for worker in self._workers:
             worker.jobs.put(None)
         for worker in self._workers:

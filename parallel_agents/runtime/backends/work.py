@@ -58,7 +58,7 @@ def learn(task: Task, state: State, snapshot: Snapshot) -> Done:
     """One round of one task, from what its own agents read; a failure names round, agents and cause."""
     try:
         new, result = task.learner.learn(state, snapshot, task.identity)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         agents = ", ".join(map(str, task.identity.agents))
         raise LearnerError(f"round {snapshot.round} of agents {agents} failed: {error!r}") from error
     return new, result

@@ -38,7 +38,7 @@ EVERY = 120.0
 SHARE = 0.01
 """Share of the time that checkpoints may then take, writing beside the run included."""
 
-LEAVING = 2.0
+LEAVING = 1.0
 """Seconds that a checkpoint under way is waited for when a run ends by an error or at once."""
 
 

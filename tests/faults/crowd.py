@@ -1,0 +1,90 @@
+"""32 agents whose rounds read more than 64 MB, run on some backends while the system has little to give.
+
+    python -m tests.faults.crowd LIMIT COUNT WHEN BACKEND...
+
+LIMIT: nofile or nproc, of which COUNT more can be had; anything else sets none. WHEN: start, or middle, when the
+workers are killed too. Prints digest, backend and events of each run as one JSON object.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import signal
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import scipy.linalg  # noqa: F401 - its own threads are there before any limit is
+
+from parallel_agents import Agent, ParallelEnvironment
+from parallel_agents.runtime.backends import auto
+from parallel_agents.tracking.listeners import SilentListener
+
+AGENTS, SEES = 32, 256
+LIMITS = {"nofile": (resource.RLIMIT_NOFILE, "/proc/self/fd"), "nproc": (resource.RLIMIT_NPROC, "/proc/self/task")}
+
+
+class Crowd(ParallelEnvironment):
+    """Everybody sees the same numbers."""
+
+    default_config: ClassVar[dict[str, Any]] = {
+        "experiment": {"epochs": 8, "max_turns": 4, "seed": 3},
+        "model": {"hidden": (8,), "batch_size": 128, "updates_per_round": 4, "learning_starts": 4, "buffer_size": 50},
+        "parallel": {"train_interval": 1, "num_workers": 1},
+    }
+
+    def setup_agents(self) -> None:
+        self.agents = [Agent(model=self.make_model((SEES,), 3)) for _ in range(AGENTS)]
+
+    def reset(self) -> None:
+        pass
+
+    def observe(self) -> Any:
+        return np.full((AGENTS, self.n_worlds, SEES), self.turn, np.float32)
+
+    def apply_actions(self, actions: Any) -> Any:
+        return np.asarray(actions, np.float32)
+
+
+class Ear(SilentListener):
+    """Keeps what is told, and tightens a limit in the middle of a run."""
+
+    def __init__(self, limit: str, count: int, when: str) -> None:
+        self.told: list[tuple[str, dict[str, str]]] = []
+        self._tighten = (limit, count) if when == "middle" else None
+
+    def on_event(self, name: str, fields: Mapping[str, Any]) -> None:
+        self.told.append((name, {key: str(value) for key, value in fields.items()}))
+
+    def on_epoch(self, stats: Any) -> None:
+        if stats.epoch == 4 and self._tighten is not None:
+            limited(*self._tighten)
+            for child in Path(f"/proc/self/task/{os.getpid()}/children").read_text().split():
+                if b"spawn_main" in Path(f"/proc/{child}/cmdline").read_bytes():
+                    os.kill(int(child), signal.SIGKILL)
+
+
+def limited(limit: str, count: int) -> None:
+    """Let there be only so many more."""
+    if limit in LIMITS:
+        kind, used = LIMITS[limit]
+        most = len(os.listdir(used)) + count
+        resource.setrlimit(kind, (most, resource.getrlimit(kind)[1]))
+
+
+def run(backend: str, ear: Ear) -> dict[str, Any]:
+    game = Crowd(config={"parallel": {} if backend == "auto" else {"backend": backend}})
+    summary = game.run_experiment(listeners=[ear])
+    return {"digest": summary["digest"], "backend": summary["backend"], "told": ear.told}
+
+
+if __name__ == "__main__":
+    auto.START_COST, auto.LONG_UPDATE = 0.0, 1e9  # a process is wanted as soon as it can be had
+    limit, count, when, *backends = sys.argv[1:]
+    if when == "start":
+        limited(limit, int(count))
+    sys.stdout.write(json.dumps({own: run(own, Ear(limit, int(count), when)) for own in backends}) + "\n")
