@@ -50,6 +50,7 @@ def main(arguments: list[str] | None = None) -> int:
     """Run one command; its exit code."""
     previous = {number: signal.signal(number, terminated) for number in (signal.SIGINT, signal.SIGTERM)}
     words = sys.argv[1:] if arguments is None else arguments
+    path = [*sys.path]
     try:
         _check_command(words)
         command = tyro.extras.subcommand_cli_from_dict(
@@ -79,6 +80,7 @@ def main(arguments: list[str] | None = None) -> int:
     finally:
         for number, handler in previous.items():
             signal.signal(number, handler)
+        sys.path[:] = path  # without the folder of a target
     return int(code or 0)
 
 
