@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, MutableMapping
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -55,9 +56,9 @@ _STATE: dict[str, Callable[[], object]] = {
 }
 
 
-@pytest.fixture(autouse=True)
-def _leaves_the_process_as_it_was() -> Iterator[None]:
-    """Compare what all tests share before and after a test; set up first, so after all other fixtures are undone."""
+@contextmanager
+def same_process() -> Iterator[None]:
+    """Fail by name what a block leaves changed of all that tests share; put the global generators back."""
     torch = sys.modules.get("torch")
     generators = random.getstate(), np.random.get_state(), torch and torch.get_rng_state()
     before = {name: read() for name, read in _STATE.items()}
@@ -78,6 +79,13 @@ def _leaves_the_process_as_it_was() -> Iterator[None]:
         pytest.fail(f"the test left behind {told}", pytrace=False)
 
 
+@pytest.fixture(autouse=True)
+def _leaves_the_process_as_it_was() -> Iterator[None]:
+    """Set up before all other fixtures of a test, so that it looks after they are undone."""
+    with same_process():
+        yield
+
+
 def _difference(before: object, after: object) -> str:
     if isinstance(before, dict) and isinstance(after, dict):
         keys = [key for key in before.keys() | after.keys() if before.get(key) != after.get(key)]
@@ -91,3 +99,9 @@ def captured_logs() -> Iterator[list[MutableMapping[str, Any]]]:
     with structlog.testing.capture_logs() as records:
         yield records
     structlog.reset_defaults()
+
+
+@pytest.fixture
+def own_path(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a test load targets, which puts their folder on the path."""
+    monkeypatch.setattr(sys, "path", [*sys.path])
