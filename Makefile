@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: setup demo test check audit bench slow nightly clean
+.PHONY: setup demo test check audit bench slow nightly random clean
 
 setup: .venv/installed
 
@@ -20,8 +20,15 @@ test: setup check
 slow: setup
 	$(BIN)/pytest -n 2 --dist worksteal -q -m slow
 
-nightly: setup
+nightly: setup random
 	$(BIN)/pytest -q -m nightly tests/faults
+
+# Modules in random order, and the tests within each: `make random SEED=17` repeats an order.
+SEED ?= $(shell $(PYTHON) -c 'import secrets; print(secrets.randbelow(10**6))')
+random: SEED := $(SEED)
+random: setup
+	@echo "order of the tests: make random SEED=$(SEED)"
+	$(BIN)/pytest -n 2 --dist worksteal -q --random-order --random-order-seed=$(SEED)
 
 check: setup
 	$(BIN)/ruff check .

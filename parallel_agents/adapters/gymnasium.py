@@ -35,7 +35,7 @@ def gymnasium_environment(name: str) -> type[GymnasiumEnvironment]:
     except (ImportError, gymnasium.error.Error) as error:
         raise TargetError(
             f"gymnasium:{name} is not a registered environment: {error}. If a package registers it, name that too: "
-            "gymnasium:package:Name-v0"
+            "gymnasium:package:Name-v0; it must be installed or on PYTHONPATH, the current folder is not searched"
         ) from error
     title = "".join(word.capitalize() for word in own.replace("/", "-").split("-"))
     return type(title, (GymnasiumEnvironment,), {"name": name, "__doc__": f"Gymnasium's {own}."})

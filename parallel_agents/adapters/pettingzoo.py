@@ -35,7 +35,10 @@ def creator(name: str) -> Callable[..., Any]:
     try:
         module = importlib.import_module(name)
     except Exception as error:  # whatever a foreign package raises while it is imported
-        raise TargetError(f"pettingzoo:{name} cannot be imported: {type(error).__name__}: {error}") from error
+        raise TargetError(
+            f"pettingzoo:{name} cannot be imported: {type(error).__name__}: {error}. It must be installed or on "
+            "PYTHONPATH, the current folder is not searched"
+        ) from error
     made: Callable[..., Any] | None = getattr(module, "parallel_env", None) or getattr(module, "env", None)
     if made is None:
         raise TargetError(f"pettingzoo:{name} has neither parallel_env() nor env(): name a module that has one")

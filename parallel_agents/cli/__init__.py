@@ -75,6 +75,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _run(command: Any, *, as_json: bool) -> int:
     """Do what a command says; its exit code."""
+    path = [*sys.path]
     try:
         with (
             Signals(None if Page.current is None else Page.current.cells),
@@ -86,6 +87,8 @@ def _run(command: Any, *, as_json: bool) -> int:
         return 0
     except (Interrupted, Exception, SystemExit) as error:
         return _report(error, as_json=as_json)
+    finally:
+        sys.path[:] = path  # without the folder of a target
     return int(code or 0)
 
 

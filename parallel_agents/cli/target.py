@@ -21,7 +21,11 @@ __all__ = ["load_target"]
 
 
 def load_target(target: str) -> type[Environment]:
-    """The environment class of a shipped game, a Python file, `module:Class`, or a foreign environment."""
+    """Return the environment class of a shipped game, a Python file, `module:Class`, or a foreign environment.
+
+    A file may import what lies beside it, and a module is looked for in the current folder first. Foreign environments
+    come from installed packages: for them nothing in the current folder is imported.
+    """
     if target.endswith(".py"):
         path = Path(target)
         if not path.is_file():
@@ -30,12 +34,10 @@ def load_target(target: str) -> type[Environment]:
     if target.startswith("gymnasium:"):
         from parallel_agents.adapters.gymnasium import gymnasium_environment
 
-        _importable(Path.cwd())
         return gymnasium_environment(target.split(":", 1)[1])
     if target.startswith("pettingzoo:"):
         from parallel_agents.adapters.pettingzoo import pettingzoo_environment
 
-        _importable(Path.cwd())
         return pettingzoo_environment(target.split(":", 1)[1])
     if ":" in target:
         return _named(*target.split(":", 1))
@@ -80,7 +82,8 @@ def _named(module_name: str, class_name: str) -> type[Environment]:
 
 
 def _imported(module_name: str) -> ModuleType:
-    _importable(Path.cwd())
+    if module_name.partition(".")[0] not in sys.modules:  # what is loaded, such as this package, is not looked for
+        _importable(Path.cwd())
     try:
         return importlib.import_module(module_name)
     except (Exception, SystemExit) as error:
@@ -104,7 +107,10 @@ def _module_from(path: Path) -> ModuleType:
 
 
 def _importable(folder: Path) -> None:
-    """Let a target import what lies beside it, as it could if it were run as a script."""
+    """Let a target import what lies beside it, as it could if it were run as a script.
+
+    Every import from here on looks there first, so it is done only for targets that are code of that folder.
+    """
     if str(folder) not in sys.path:
         sys.path.insert(0, str(folder))
 

@@ -32,6 +32,7 @@ START_DEADLINE = 60.0
 PATIENCE = 2.0
 """Seconds that a worker may take to end by itself."""
 _PR_SET_PDEATHSIG = 1
+_SAFE_PATH = "PYTHONSAFEPATH"
 _LARGEST_TRACE = 2**20
 
 
@@ -58,9 +59,9 @@ class Worker:
         self.heart = Heart(cells)
         self._connection, theirs = context.Pipe()
         self._trace, their_trace = context.Pipe(duplex=False)
-        given = (theirs, their_trace, cells, serve, arguments)
+        given = (theirs, their_trace, cells, os.environ.get(_SAFE_PATH), serve, arguments)
         self._process = context.Process(target=_main, args=given, name=name, daemon=True)
-        with _without_main():
+        with _without_main(), _without_current_folder():
             self._process.start()
         theirs.close()
         their_trace.close()
@@ -188,10 +189,12 @@ def _main(
     connection: Connection,
     trace: Connection,
     cells: Any,
+    safe_path: str | None,
     serve: Callable[..., Callable[[Any], Any]],
     arguments: tuple[Any, ...],
 ) -> None:
     """The process's life: start, answer, end with its parent."""
+    _set_environment(_SAFE_PATH, safe_path)  # as in the parent: programs that a world starts get nothing of ours
     _end_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides
     os.set_blocking(trace.fileno(), False)  # a trace that nobody reads must not keep a crashed process alive
@@ -239,3 +242,26 @@ def _without_main() -> Iterator[None]:
         yield
     finally:
         sys.modules["__main__"] = script
+
+
+@contextlib.contextmanager
+def _without_current_folder() -> Iterator[None]:
+    """Spawn a process that does not look for modules in the current folder before it gets its parent's `sys.path`.
+
+    `multiprocessing` starts it, and its own helper, with `python -c`, which looks there first: a `pickle.py` in a run
+    folder would be run.
+    """
+    before = os.environ.get(_SAFE_PATH)
+    os.environ[_SAFE_PATH] = "1"
+    try:
+        yield
+    finally:
+        _set_environment(_SAFE_PATH, before)
+
+
+def _set_environment(name: str, value: str | None) -> None:
+    """Set an environment variable, or remove it where there was none."""
+    if value is None:
+        os.environ.pop(name, None)
+    else:
+        os.environ[name] = value

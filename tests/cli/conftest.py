@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-import structlog
 
 from parallel_agents.cli import main
 from tests.cli.guess_game import GAME
@@ -46,7 +45,5 @@ def command(
         return Ended(code, *capfd.readouterr())
 
     yield run
-    structlog.reset_defaults()
-    structlog.contextvars.clear_contextvars()
     for name in [name for name in sys.modules if name.startswith("parallel_agents_target_")]:
         del sys.modules[name]

@@ -60,7 +60,7 @@ def test_eval_shows_an_episode_on_stderr_where_stdout_is_for_json(command: Comma
     assert "CommonsHarvest, turn 12" in ended.err
 
 
-def test_a_terminal_is_shown_every_turn_at_the_pace_asked_for() -> None:
+def test_a_terminal_is_shown_every_turn_at_the_pace_asked_for(own_path: None) -> None:
     game = load_target("coins")(config={"experiment": {"max_turns": 5}, "model": {"algorithm": "random"}})
     out, pauses = io.StringIO(), []
     with Shown(out, 4.0, sleep=pauses.append, terminal=True) as look:

@@ -29,6 +29,7 @@ NAMES = (
     "prisoners_dilemma",
     "iowa",
 )
+pytestmark = pytest.mark.usefixtures("own_path")
 TINY: dict[str, Any] = {
     "experiment": {"epochs": 4, "max_turns": 12, "worlds": 2, "seed": 5},
     "model": {"hidden": (8,), "batch_size": 8, "updates_per_round": 2, "learning_starts": 8, "buffer_size": 200},

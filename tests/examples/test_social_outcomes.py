@@ -10,6 +10,7 @@ from parallel_agents.cli.target import load_target
 from parallel_agents.games import social
 
 SEEDS = 5
+pytestmark = pytest.mark.usefixtures("own_path")
 
 
 def judged(name: str, epochs: int) -> list[tuple[Any, Any]]:

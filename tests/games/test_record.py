@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-import structlog
 
 from parallel_agents.errors import ConfigError
 from parallel_agents.games import Field, Grid, GridEnvironment, Kind, Recorder, walled
@@ -66,11 +65,10 @@ def test_an_environment_brings_its_recorder(tmp_path):
     assert silent.recorders(tmp_path) == ()
 
 
-def test_without_imageio_there_is_a_warning_and_no_recorder(tmp_path, monkeypatch):
+def test_without_imageio_there_is_a_warning_and_no_recorder(tmp_path, monkeypatch, captured_logs):
     monkeypatch.setattr("parallel_agents.games.environment.find_spec", lambda name: None)
-    with structlog.testing.capture_logs() as logs:
-        assert make().recorders(tmp_path) == ()
-    assert [(log["event"], log["log_level"], log["reason"]) for log in logs] == [
+    assert make().recorders(tmp_path) == ()
+    assert [(log["event"], log["log_level"], log["reason"]) for log in captured_logs] == [
         ("no_recording", "warning", "imageio is not installed")
     ]
 

@@ -20,6 +20,8 @@ def echo(heart: Heart, greeting: str) -> Callable[[object], object]:
     def answer(request: object) -> object:
         if request == "main":
             return vars(sys.modules["__main__"]).get("__file__")
+        if request == "safe path":
+            return os.environ.get("PYTHONSAFEPATH"), sys.flags.safe_path
         if request == "exit":
             os._exit(7)
         if request == "lock":
@@ -33,6 +35,22 @@ def echo(heart: Heart, greeting: str) -> Callable[[object], object]:
 
 def fails_at_start(heart: Heart) -> Callable[[object], object]:
     raise OSError("no such device")
+
+
+@pytest.mark.parametrize("before", [None, "yes"])
+def test_a_worker_starts_without_the_current_folder_and_its_environment_stays_as_it_was(
+    before: str | None, nothing_left: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`PYTHONSAFEPATH` is set for the start alone: programs that a world starts find what they found before."""
+    monkeypatch.delenv("PYTHONSAFEPATH", raising=False)
+    if before is not None:
+        monkeypatch.setenv("PYTHONSAFEPATH", before)
+    worker = Worker("echo", echo, "hello")
+    assert os.environ.get("PYTHONSAFEPATH") == before
+    worker.send("safe path")
+    assert worker.ready()
+    assert worker.receive(20.0) == (before, True)
+    worker.close()
 
 
 def test_the_life_of_a_worker(nothing_left: None) -> None:

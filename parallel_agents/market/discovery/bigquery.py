@@ -6,10 +6,11 @@ import re
 from typing import Any
 
 from parallel_agents.errors import ConfigError
+from parallel_agents.market.database import bigquery_path
 
 __all__ = ["bigquery_tables"]
 
-_DAY = re.compile(r"^events_[0-9]{8}$")
+_DAY = re.compile(r"events_[0-9]{8}")
 _REPORTS = ("ads", "auction_insights")
 
 
@@ -20,17 +21,18 @@ def bigquery_tables(client: Any, dataset: str, *, deadline: float = 600.0) -> di
 
         discover(bigquery_tables(client, "analytics_123456"))
     """
+    bigquery_path(client.project, dataset)
     try:
         import pyarrow
     except ImportError as error:
         raise ConfigError("reading from BigQuery needs pyarrow: install parallel-agents[bigquery]") from error
     names = sorted(table.table_id for table in client.list_tables(dataset, timeout=deadline))
-    days = [name for name in names if _DAY.match(name)]
+    days = [name for name in names if _DAY.fullmatch(name)]
     if not days:
         raise ConfigError(f"dataset {dataset} holds no events_YYYYMMDD: found {names[:5]}; is it a GA4 export?")
 
     def read(name: str) -> Any:
-        reference = f"{client.project}.{dataset}.{name}"
+        reference = bigquery_path(client.project, dataset, name)
         return client.list_rows(client.get_table(reference, timeout=deadline), timeout=deadline).to_arrow(
             create_bqstorage_client=False
         )

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from parallel_agents.errors import ConfigError
+from parallel_agents.market.database import text
 from parallel_agents.market.discovery.reader import Export
 
 __all__ = ["DIRECT", "History", "Vocabulary", "read_history"]
@@ -185,8 +186,8 @@ def _paid_campaigns(clicks: dict[str, Any]) -> tuple[tuple[str, ...], Ints]:
 
 
 def _matches(words: tuple[str, ...]) -> str:
-    pattern = "|".join(re.escape(word.lower()) for word in words).replace("'", "''")
-    return f"regexp_matches(lower(page), '{pattern}')"
+    pattern = "|".join(re.escape(word.lower()) for word in words)
+    return f"regexp_matches(lower(page), {text(pattern)})"
 
 
 def _tables(export: Export, vocabulary: Vocabulary, offset: int) -> None:

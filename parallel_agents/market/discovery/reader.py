@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from parallel_agents.errors import ConfigError
+from parallel_agents.market.database import ATTACHED, connect, driver, files, identifier
 
 if TYPE_CHECKING:
     import duckdb
@@ -64,86 +65,80 @@ class Export:
 
 def open_export(source: str | Path | Mapping[str, Any]) -> Export:
     """Open an export directory, a file, a DuckDB database, or Arrow tables under the names of the files."""
-    try:
-        import duckdb
-    except ImportError as error:
-        raise ConfigError("reading an export needs DuckDB: install parallel-agents[data]") from error
-    connection = duckdb.connect()
     name = "tables in memory" if isinstance(source, Mapping) else str(source)
     try:
-        found = _attach(connection, source)
+        connection, found = _attach(source)
+        if "events" not in found:
+            raise ConfigError(
+                f"export {name} holds no events: expected events_YYYYMMDD.parquet, events_YYYYMMDD.jsonl, or a table "
+                "'events' (views are not read)"
+            )
         absent = _make_hits(connection, found["events"], name)
         reports = frozenset(report for report in _REPORTS if report in found)
         for report in reports:
             _make_report(connection, report, found[report])
-    except duckdb.Error as error:
+    except driver().Error as error:
         cause = str(error).partition("\n")[0]
         raise ConfigError(f"export {name} cannot be read: {cause}; check that its files are whole") from error
     return Export(connection, name, reports, absent)
 
 
-def _attach(connection: duckdb.DuckDBPyConnection, source: str | Path | Mapping[str, Any]) -> dict[str, str]:
-    """Where each table is, as something to select from."""
+def _attach(source: str | Path | Mapping[str, Any]) -> tuple[duckdb.DuckDBPyConnection, dict[str, str]]:
+    """Return a connection that can read the source, and where each table is, as something to select from."""
     if isinstance(source, Mapping):
-        for name, table in source.items():
-            connection.register(f"given_{name}", table)
-        found = {name: f"given_{name}" for name in source}
-    else:
-        path = Path(source)
-        if not path.exists():
-            raise ConfigError(f"export {path} does not exist: give a directory, a file or a DuckDB database")
-        if path.is_file() and path.suffix in (".duckdb", ".db"):
-            found = _database(connection, path)
-        else:
-            found = _files(path)
-    if "events" not in found:
-        raise ConfigError(
-            f"export {source if isinstance(source, str | Path) else 'in memory'} holds no events: expected "
-            "events_YYYYMMDD.parquet, events_YYYYMMDD.jsonl, or a table 'events'"
-        )
-    return found
+        connection = connect()
+        found = {name: f"given_{name}" for name in ("events", *_REPORTS) if name in source}
+        for name, view in found.items():
+            connection.register(view, source[name])
+        return connection, found
+    path = Path(source)
+    if not path.exists():
+        raise ConfigError(f"export {path} does not exist: give a directory, a file or a DuckDB database")
+    if path.is_file() and path.suffix in (".duckdb", ".db"):
+        connection = connect(database=path)
+        return connection, _database(connection)
+    tables = _files(path)
+    return connect([file for own in tables.values() for file in own]), {t: _scan(own, t) for t, own in tables.items()}
 
 
-def _database(connection: duckdb.DuckDBPyConnection, path: Path) -> dict[str, str]:
-    connection.execute(f"ATTACH '{_quoted(path)}' AS given (READ_ONLY)")
-    query = "SELECT table_name FROM duckdb_tables() WHERE database_name = 'given' ORDER BY table_name"
-    names = [row[0] for row in connection.execute(query).fetchall()]
-    found = {name: f"given.{name}" for name in _REPORTS if name in names}
-    events = [n for n in names if n == "events" or n.startswith("events_")]
+def _database(connection: duckdb.DuckDBPyConnection) -> dict[str, str]:
+    query = (
+        "SELECT table_name FROM duckdb_tables() WHERE database_name = ? AND schema_name = 'main' ORDER BY table_name"
+    )
+    names = [str(row[0]) for row in connection.execute(query, [ATTACHED]).fetchall()]
+    table = {name: identifier(ATTACHED, "main", name) for name in names}
+    found = {name: table[name] for name in _REPORTS if name in table}
+    events = [table[n] for n in names if n == "events" or n.startswith("events_")]
     if events:
-        found["events"] = "(" + " UNION ALL BY NAME ".join(f"SELECT * FROM given.{n}" for n in events) + ")"
+        found["events"] = "(" + " UNION ALL BY NAME ".join(f"SELECT * FROM {own}" for own in events) + ")"
     return found
 
 
-def _files(path: Path) -> dict[str, str]:
+def _files(path: Path) -> dict[str, list[Path]]:
+    """Return the files of each table."""
     if path.is_file():
-        return {"events": _scan([path], "events")}
+        return {"events": [path]}
     found = {}
     for form in ("parquet", "jsonl"):
         daily = sorted(path.glob(f"events_[0-9]*.{form}"))
         settled = {p.stem.removeprefix("events_") for p in daily}
         intraday = sorted(path.glob(f"events_intraday_*.{form}"))  # a day's table replaces them
-        files = daily + [p for p in intraday if p.stem.removeprefix("events_intraday_") not in settled]
-        if files:
-            found["events"] = _scan(files, "events")
-        found |= {r: _scan([path / f"{r}.{form}"], r) for r in _REPORTS if (path / f"{r}.{form}").exists()}
+        events = daily + [p for p in intraday if p.stem.removeprefix("events_intraday_") not in settled]
+        if events:
+            found["events"] = events
+        found |= {r: [path / f"{r}.{form}"] for r in _REPORTS if (path / f"{r}.{form}").exists()}
     return found
 
 
-def _scan(files: list[Path], table: str) -> str:
-    names = ", ".join(f"'{_quoted(p)}'" for p in files)
-    if files[0].suffix == ".parquet":
-        return f"read_parquet([{names}], union_by_name = true)"
-    if files[0].suffix not in (".jsonl", ".ndjson", ".json"):
-        raise ConfigError(f"{files[0]} is of no known form: give .parquet, .jsonl or .duckdb")
+def _scan(paths: list[Path], table: str) -> str:
+    if paths[0].suffix == ".parquet":
+        return f"read_parquet({files(paths)}, union_by_name = true, hive_partitioning = false)"
+    if paths[0].suffix not in (".jsonl", ".ndjson", ".json"):
+        raise ConfigError(f"{paths[0]} is of no known form: give .parquet, .jsonl or .duckdb")
     columns = ""
     if table == "events":
         columns = ", columns = {" + ", ".join(f"'{n}': '{t}'" for n, t in _EVENT_COLUMNS.items()) + "}"
-    return f"read_json([{names}], format = 'newline_delimited'{columns})"
-
-
-def _quoted(path: Path) -> str:
-    return str(path).replace("'", "''")
+    return f"read_json({files(paths)}, format = 'newline_delimited', hive_partitioning = false{columns})"
 
 
 def _make_hits(connection: duckdb.DuckDBPyConnection, events: str, name: str) -> tuple[str, ...]:

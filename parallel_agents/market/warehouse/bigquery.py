@@ -12,6 +12,7 @@ import secrets
 from typing import Any
 
 from parallel_agents.errors import ConfigError, RunError
+from parallel_agents.market.database import bigquery_path
 from parallel_agents.market.warehouse.tables import EPISODES, STEPS
 
 __all__ = ["BigQuerySink"]
@@ -34,12 +35,12 @@ class BigQuerySink:
     """
 
     def __init__(self, client: Any, dataset: str, *, deadline: float = 60.0) -> None:
+        self.dataset = bigquery_path(client.project, dataset)
         try:
             from google.cloud import bigquery
         except ImportError as error:
             raise ConfigError("BigQuery needs its client: install parallel-agents[bigquery]") from error
         self._bigquery, self._client, self._deadline = bigquery, client, deadline
-        self.dataset = f"{client.project}.{dataset}"
         client.create_dataset(self.dataset, exists_ok=True, timeout=deadline)
         self._tables: set[str] = set()
         self._make("batches", {"batch": "string", "attempt": "string", "rows": "int64"})
@@ -63,6 +64,8 @@ class BigQuerySink:
 
     def rows(self, name: str) -> str:
         """A table to select from, in SQL: the rows of whole batches, each once."""
+        if name not in (EPISODES, STEPS):
+            raise ConfigError(f"there is no table {name!r}: give {EPISODES!r} or {STEPS!r}")
         return (
             f"(SELECT t.* FROM `{self.dataset}.{name}` AS t JOIN `{self.dataset}.batches` AS b "
             "ON t.batch = b.batch AND t.attempt = b.attempt)"

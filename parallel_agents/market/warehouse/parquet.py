@@ -17,13 +17,14 @@ from pathlib import Path
 from typing import Any
 
 from parallel_agents.errors import ConfigError, ContractError, CorruptCheckpoint
+from parallel_agents.market.database import connect, driver, files
 from parallel_agents.market.montecarlo.experiences import EpisodeExperience
 from parallel_agents.market.warehouse.tables import EPISODES, STEPS, arrow, batch_tables
 from parallel_agents.tracking.files import open_folder, sweep, write_atomically
 
 __all__ = ["Warehouse"]
 
-_NAME = re.compile(r"^[A-Za-z0-9_-]{1,120}$")
+_NAME = re.compile(r"[A-Za-z0-9_-]{1,120}")
 _TABLES = (EPISODES, STEPS)
 
 
@@ -39,7 +40,7 @@ class Warehouse:
 
     def batches(self) -> list[str]:
         """Names of the batches that are there, whole."""
-        return sorted(path.stem for path in (self.folder / "batches").glob("*.json"))
+        return sorted(_checked(path.stem) for path in (self.folder / "batches").glob("*.json"))
 
     def write(self, batch_id: str, experiences: Iterable[EpisodeExperience]) -> None:
         """Store a batch; one that is there already stays as it is."""
@@ -65,21 +66,22 @@ class Warehouse:
         write_atomically(self.folder / "batches" / f"{batch_id}.json", [json.dumps(note).encode()], root=self.folder)
 
     def query(self, sql: str, parameters: Iterable[Any] = ()) -> dict[str, Any]:
-        """A query over the views `episodes` and `steps`; columns as numpy arrays. Unfinished batches are not seen."""
-        try:
-            import duckdb
-        except ImportError as error:
-            raise ConfigError("the warehouse needs pyarrow and DuckDB: install parallel-agents[data]") from error
+        """Run a query over the views `episodes` and `steps`; columns as numpy arrays. Unfinished batches are not seen.
+
+        The query reaches no file but those of the batches.
+        """
         names = self.batches()
         if not names:
             raise ContractError(f"the warehouse in {self.folder} is empty: write a batch first")
-        with duckdb.connect() as connection:
-            for table in _TABLES:
-                files = [str(self.folder / table / f"{name}.parquet") for name in names]
-                connection.read_parquet(files).create_view(table)
+        paths = {table: [self.folder / table / f"{name}.parquet" for name in names] for table in _TABLES}
+        with connect([path for own in paths.values() for path in own]) as connection:
+            for table, own in paths.items():
+                connection.execute(
+                    f"CREATE VIEW {table} AS SELECT * FROM read_parquet({files(own)}, hive_partitioning = false)"
+                )
             try:
                 return dict(connection.execute(sql, list(parameters)).fetchnumpy())
-            except duckdb.Error as error:
+            except driver().Error as error:
                 raise ConfigError(f"the query failed: {str(error).partition(chr(10))[0]}") from error
 
     def verify(self) -> int:
@@ -98,6 +100,6 @@ class Warehouse:
 
 
 def _checked(batch_id: str) -> str:
-    if not _NAME.match(batch_id):
+    if not _NAME.fullmatch(batch_id):
         raise ConfigError(f"batch {batch_id!r}: give a name of letters, digits, - and _, at most 120")
     return batch_id

@@ -171,3 +171,35 @@ def test_bad_requests_are_refused(batches, tmp_path):
     with pytest.raises(ConfigError, match="0 attempts"):
         Stream(tmp_path / "spool", store, attempts=0)
     assert json.loads((tmp_path / "batches" / "one.json").read_text())["episodes"]["rows"] == 5
+
+
+def test_a_query_reaches_no_file_but_those_of_the_batches(batches, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("secret.csv").write_text("a\n1\n")
+    store = Warehouse("store")
+    store.write("one", batches[0])
+    assert totals(store)[:2] == (5, 1)
+    for sql in (
+        "SELECT * FROM read_csv('secret.csv')",
+        "SELECT * FROM 'secret.csv'",
+        "COPY episodes TO 'out.csv'",
+        "ATTACH 'out.db'",
+        "SET enable_external_access = true",
+        "INSTALL httpfs",
+    ):
+        with pytest.raises(ConfigError, match=r"the query failed: .*(disabled|locked)"):
+            store.query(sql)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["secret.csv", "store"]
+
+
+@pytest.mark.parametrize("name", ["x']); COPY (SELECT 1) TO 'out.csv'; --", "*", "o?e", "[o]ne", "one\n", 'x"'])
+def test_a_batch_in_the_folder_whose_name_is_no_name_is_refused(batches, tmp_path, name):
+    store = Warehouse(tmp_path)
+    store.write("one", batches[0])
+    for folder, suffix in (("episodes", "parquet"), ("steps", "parquet"), ("batches", "json")):
+        whole = (tmp_path / folder / f"one.{suffix}").read_bytes()
+        (tmp_path / folder / f"{name}.{suffix}").write_bytes(whole)
+    with pytest.raises(ConfigError, match="give a name of letters"):
+        store.query("SELECT * FROM episodes")
+    with pytest.raises(ConfigError, match="give a name of letters"):
+        store.write(name, batches[0])
