@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: setup demo test check audit bench slow nightly clean
+.PHONY: setup demo test check audit bench slow nightly mutants clean
 
 setup: .venv/installed
 
@@ -22,6 +22,9 @@ slow: setup
 
 nightly: setup
 	$(BIN)/pytest -q -m nightly tests/faults
+
+mutants: setup
+	$(BIN)/python -m tools.mutants
 
 check: setup
 	$(BIN)/ruff check .

@@ -1,13 +1,14 @@
 """Break the package in small, named ways and see the tests notice: `python -m tools.mutants [--area A] [--name N]`.
 
-`mutants.toml` holds the table: a file, a text that stands in it exactly once, what it is replaced by, and the tests that
-must fail then. Each mutant is written into a copy of the repository, where its tests alone are run. The command fails
-if a mutant lives, if a text is not found exactly once, or if the tests fail without any mutant.
+`mutants.toml` holds the table: a file, a text that stands in it exactly once, what it is replaced by, and the tests
+that must fail then. Each mutant is written into a copy of the repository, where its tests alone are run. The command
+fails if a mutant lives, if a text is not found exactly once, or if the tests fail without any mutant.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import shutil
 import subprocess
@@ -23,9 +24,45 @@ __all__ = ["Mutant", "main", "read_table", "try_mutant"]
 
 ROOT = Path(__file__).parents[1]
 TABLE = Path(__file__).with_suffix(".toml")
-COPIED = ("parallel_agents", "tests", "examples", "benchmarks", "tools", "docs", "conftest.py", "pyproject.toml", "README.md")
+COPIED = (
+    "parallel_agents",
+    "tests",
+    "examples",
+    "benchmarks",
+    "tools",
+    "docs",
+    "conftest.py",
+    "pyproject.toml",
+    "README.md",
+)
 TIMEOUT = 300.0
 """Seconds for the tests of one mutant; one that makes them wait for ever is noticed too."""
+TOO_LONG = -1
+LIBRARIES = ("numpy", "torch", "numba", "gymnasium", "structlog", "pytest")
+FORKING = """
+import importlib, json, os, signal, sys, time
+for name in sys.argv[1:]:
+    importlib.import_module(name)
+for line in sys.stdin:
+    timeout, *tests = json.loads(line)
+    child = os.fork()
+    if child == 0:
+        os.setsid()
+        nowhere = os.open(os.devnull, os.O_RDWR)
+        for stream in (0, 1, 2):
+            os.dup2(nowhere, stream)
+        import pytest
+        os._exit(int(pytest.main(["-x", "-q", "-n", "0", "-m", "not nightly", *tests])))
+    end, status = time.monotonic() + timeout, None
+    while status is None and time.monotonic() < end:
+        time.sleep(0.05)
+        found, code = os.waitpid(child, os.WNOHANG)
+        status = code if found else None
+    if status is None:
+        os.killpg(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+    print(-1 if status is None else os.waitstatus_to_exitcode(status), flush=True)
+"""
 KILLED, LIVED, BROKEN = "killed", "LIVED", "BROKEN"
 
 
@@ -71,35 +108,69 @@ def copied(root: Path, into: Path) -> Path:
     return into
 
 
-def run_tests(checkout: Path, tests: Sequence[str], cache: Path) -> int | None:
-    """Run some tests in a copy; pytest's exit code, None where they did not end in time."""
-    command = [sys.executable, "-m", "pytest", "-x", "-q", "-n", "0", "-m", "not nightly", *tests]
-    # no bytecode: Python tells sources apart by size and second, and a mutant may share both with the one before
-    changed = {"PYTHONPATH": str(checkout), "NUMBA_CACHE_DIR": str(cache), "PYTHONDONTWRITEBYTECODE": "1"}
-    try:
-        ended = subprocess.run(
-            command, cwd=checkout, env={**os.environ, **changed}, capture_output=True, timeout=TIMEOUT, check=False
+class Runner:
+    """Runs tests in forks of a process that has imported the libraries; torch alone takes longer than most tests."""
+
+    def __init__(self, checkout: Path, cache: Path, libraries: Sequence[str] = LIBRARIES) -> None:
+        # no bytecode: Python tells sources apart by size and second, and a mutant may share both with the one before
+        changed = {"PYTHONPATH": str(checkout), "NUMBA_CACHE_DIR": str(cache), "PYTHONDONTWRITEBYTECODE": "1"}
+        changed["MKL_CBWR"] = "AUTO"  # as the package sets it before anything imports torch
+        command = [sys.executable, "-c", FORKING, *libraries]
+        self._process = subprocess.Popen(
+            command,
+            cwd=checkout,
+            env={**os.environ, **changed},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
         )
-    except subprocess.TimeoutExpired:
-        return None
-    return ended.returncode
+
+    def run(self, tests: Sequence[str], timeout: float = TIMEOUT) -> int:
+        """Run some tests; pytest's exit code, or `TOO_LONG` where they did not end in time."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(json.dumps([timeout, *tests]) + "\n")
+        self._process.stdin.flush()
+        return int(self._process.stdout.readline())
+
+    def close(self) -> None:
+        self._process.communicate(timeout=10.0)
 
 
-def try_mutant(mutant: Mutant, checkout: Path, cache: Path) -> str:
+def try_mutant(mutant: Mutant, checkout: Path, runner: Runner) -> str:
     """Apply one mutant to a copy, run its tests, and undo it; whether they noticed."""
     path = checkout / mutant.file
     sound = path.read_text(encoding="utf-8")
     path.write_text(sound.replace(mutant.old, mutant.new), encoding="utf-8")
     try:
-        code = run_tests(checkout, mutant.tests, cache)
+        code = runner.run(mutant.tests)
     finally:
         path.write_text(sound, encoding="utf-8")
-    if code in (1, None):
+    if code in (1, TOO_LONG):
         return KILLED
-    return LIVED if code == 0 else BROKEN  # 2 to 5: no test was run, so none has noticed anything
+    return LIVED if code == 0 else BROKEN  # 2 and more: no test was run, so none has noticed anything
 
 
-def main(arguments: Sequence[str] | None = None, root: Path = ROOT, table: Path = TABLE) -> int:
+def _outcomes(mutants: Sequence[Mutant], checkout: Path, runner: Runner) -> list[str]:
+    """Try one mutant after the other, and tell what became of each; none where the tests fail without any."""
+    every = sorted({test for own in mutants for test in own.tests})
+    if runner.run(every, timeout=TIMEOUT * len(every)) != 0:
+        print("the tests fail, or do not end, without any mutant: mend them first", file=sys.stderr)
+        return []
+    outcomes = []
+    for own in mutants:
+        began = time.monotonic()
+        outcomes.append(try_mutant(own, checkout, runner))
+        print(f"{outcomes[-1]:8} {own.area:12} {own.name} ({time.monotonic() - began:.0f} s)", flush=True)
+    return outcomes
+
+
+def main(
+    arguments: Sequence[str] | None = None,
+    root: Path = ROOT,
+    table: Path = TABLE,
+    libraries: Sequence[str] = LIBRARIES,
+) -> int:
     """Try the chosen mutants, tell what became of each, and return 1 unless all were killed."""
     parser = argparse.ArgumentParser(prog="python -m tools.mutants", description=__doc__)
     parser.add_argument("--area", help="only the mutants of this area")
@@ -119,19 +190,15 @@ def main(arguments: Sequence[str] | None = None, root: Path = ROOT, table: Path 
             print(f"{own.area:12} {own.name:60} {', '.join(own.tests)}")
         return 1 if faults or not mutants else 0
     with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
-        checkout, cache = copied(root, Path(folder, "checkout")), Path(folder, "cache")
-        every = sorted({test for own in mutants for test in own.tests})
-        if run_tests(checkout, every, cache) != 0:
-            print("the tests fail, or do not end, without any mutant: mend them first", file=sys.stderr)
-            return 1
-        outcomes = []
-        for own in mutants:
-            began = time.monotonic()
-            outcomes.append(try_mutant(own, checkout, cache))
-            print(f"{outcomes[-1]:8} {own.area:12} {own.name} ({time.monotonic() - began:.0f} s)", flush=True)
+        checkout = copied(root, Path(folder, "checkout"))
+        runner = Runner(checkout, Path(folder, "cache"), libraries)
+        try:
+            outcomes = _outcomes(mutants, checkout, runner)
+        finally:
+            runner.close()
     killed = outcomes.count(KILLED)
-    print(f"{killed} of {len(outcomes)} mutants were killed")
-    return 0 if killed == len(outcomes) else 1
+    print(f"{killed} of {len(mutants)} mutants were killed")
+    return 0 if killed == len(mutants) else 1
 
 
 if __name__ == "__main__":
