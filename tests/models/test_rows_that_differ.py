@@ -39,11 +39,11 @@ IMPORTANCE = [
     )
 ]
 POLICY = [
-    {"lr": 1e-2, "lr_final": 1e-3, "lr_updates": 5, "clip": 0.05, "ratio_clip": 0.05, "value_clip": 0.0,
+    {"lr": 2e-2, "lr_final": 1e-2, "lr_updates": 5, "clip": 0.05, "ratio_clip": 0.05, "value_clip": 0.0,
      "value_weight": 0.2, "entropy": 0.0, "gamma": 0.5, "gae_lambda": 0.0, "target_kl": 0.0},
-    {"lr": 3e-3, "clip": 5.0, "ratio_clip": 0.3, "value_clip": 0.1, "value_weight": 1.0, "entropy": 0.1,
-     "gamma": 0.99, "gae_lambda": 0.95, "target_kl": 0.001},
-    {"lr": 5e-3, "lr_schedule": "exponential", "lr_final": 1e-4, "lr_updates": 7, "clip": 0.5, "ratio_clip": 0.2,
+    {"lr": 8e-2, "clip": 5.0, "ratio_clip": 0.3, "value_clip": 0.1, "value_weight": 1.0, "entropy": 0.1,
+     "gamma": 0.99, "gae_lambda": 0.95, "target_kl": 0.1},
+    {"lr": 5e-2, "lr_schedule": "exponential", "lr_final": 1e-2, "lr_updates": 7, "clip": 0.5, "ratio_clip": 0.2,
      "value_clip": 0.5, "value_weight": 0.5, "entropy": 0.01, "gamma": 0.9, "gae_lambda": 0.5, "target_kl": 10.0},
 ]  # fmt: skip
 SMALL = {"batch_size": 4, "updates_per_round": 4, "learning_starts": 1, "buffer_size": 60}
