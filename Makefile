@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: setup demo test check audit bench slow nightly random clean
+.PHONY: setup demo test check audit bench slow nightly random mutants clean
 
 setup: .venv/installed
 
@@ -29,6 +29,9 @@ random: SEED := $(SEED)
 random: setup
 	@echo "order of the tests: make random SEED=$(SEED)"
 	$(BIN)/pytest -n 2 --dist worksteal -q --random-order --random-order-seed=$(SEED)
+
+mutants: setup
+	$(BIN)/python -m tools.mutants
 
 check: setup
 	$(BIN)/ruff check .

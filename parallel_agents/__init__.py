@@ -2,7 +2,7 @@
 
 The package from bottom to top:
 
-    errors, seeding, config, types, protocols      values and contracts
+    errors, compiled, seeding, config, types, protocols   values and contracts; kernels and their cache
     networks | sampling                            rows, the numeric rules; importance sampling
     acting | memory | learning | tracking          the four stages; none imports another
     models                                         what a user holds as agent.model

@@ -23,10 +23,11 @@ from typing import Any
 
 import numpy as np
 from llvmlite import ir
-from numba import njit, types
+from numba import types
 from numba.extending import intrinsic
 from numpy.typing import NDArray
 
+from parallel_agents.compiled import njit
 from parallel_agents.errors import ConfigError
 
 __all__ = ["MAX_SEED", "Purpose", "draw", "generator", "key", "uniform", "uniforms"]

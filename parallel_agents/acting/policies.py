@@ -5,9 +5,9 @@ from __future__ import annotations
 from functools import lru_cache
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from parallel_agents.compiled import njit
 from parallel_agents.errors import ActionError, ShapeError
 from parallel_agents.types import Array
 

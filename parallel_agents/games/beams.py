@@ -21,8 +21,8 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 
+from parallel_agents.compiled import njit
 from parallel_agents.errors import ConfigError
 from parallel_agents.games.grid import Grid
 from parallel_agents.games.kernels import Bytes, Flags, Ints

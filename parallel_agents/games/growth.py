@@ -9,8 +9,8 @@ import itertools
 from collections.abc import Sequence
 
 import numpy as np
-from numba import njit
 
+from parallel_agents.compiled import njit
 from parallel_agents.errors import ConfigError
 from parallel_agents.games.grid import Grid
 from parallel_agents.games.kernels import Bytes, Chances, Flags, Ints, Moment, Stream, block

@@ -21,9 +21,9 @@ import math
 from enum import IntEnum
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from parallel_agents.compiled import njit
 from parallel_agents.seeding import draw, uniform
 
 __all__ = ["Moment", "Stream", "block", "clear", "move", "place", "spawn"]

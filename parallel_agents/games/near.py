@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
+from parallel_agents.compiled import njit
 from parallel_agents.games.grid import Grid
 from parallel_agents.games.kernels import Flags, Ints
 from parallel_agents.games.steps import WAYS

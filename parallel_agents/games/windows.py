@@ -10,9 +10,9 @@ from collections.abc import Callable
 from functools import cache
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from parallel_agents.compiled import njit
 from parallel_agents.games.kernels import Bytes, Floats, Ints
 
 __all__ = ["colours", "onehot"]

@@ -51,7 +51,8 @@ class Joining:
         self._noise = state["batch.noise"].cpu().numpy().copy()
         self._signal = state["batch.signal"].cpu().numpy().copy()
         agents = len(self.joined)
-        self._count = np.zeros(agents, np.int64)
+        self.count = np.zeros(agents, np.int64)
+        """Batches joined so far to the step that each agent takes next."""
         self._small = np.zeros(agents)
         self._sums = torch.zeros_like(state["online"]) if self.active else None
         self.attempts = np.zeros(agents, np.int64)
@@ -64,19 +65,19 @@ class Joining:
             return [True] * len(self.attempts)
         self._sums += gradients
         self._small += _squared(gradients)
-        self._count += 1
-        count = torch.from_numpy(self._count.astype(np.float32)).to(gradients.device)
+        self.count += 1
+        count = torch.from_numpy(self.count.astype(np.float32)).to(gradients.device)
         torch.div(self._sums, count[:, None], out=gradients)
-        due = (self._count >= self.joined) | (self._left == 0)
-        self._estimate(due & (self._count == self.joined) & (self.joined > 1), _squared(gradients))
+        due = (self.count >= self.joined) | (self._left == 0)
+        self._estimate(due & (self.count == self.joined) & (self.joined > 1), _squared(gradients))
         self._sums[torch.from_numpy(due).to(gradients.device)] = 0.0
         self._small[due] = 0.0
-        self._count[due] = 0
+        self.count[due] = 0
         self.attempts += due
         return [bool(own) for own in due]
 
     def _estimate(self, whose: NDArray[np.bool_], large: NDArray[np.float64]) -> None:
-        noise, signal = noise_scale(self._small / np.maximum(self._count, 1), large, self._batch, self.joined)
+        noise, signal = noise_scale(self._small / np.maximum(self.count, 1), large, self._batch, self.joined)
         whose = whose & np.isfinite(noise) & np.isfinite(signal)
         self._noise = np.where(whose, MEMORY * self._noise + (1.0 - MEMORY) * noise, self._noise)
         self._signal = np.where(whose, MEMORY * self._signal + (1.0 - MEMORY) * signal, self._signal)

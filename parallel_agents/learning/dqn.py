@@ -80,7 +80,7 @@ class DQNLearner:
         losses, norms, errors = [], [], []
         for update in range(self.updates):
             with torch.enable_grad():
-                batch = self._batch(snapshot, update) | self._draws(identity, pace.updates)
+                batch = self._batch(snapshot, update) | self._draws(identity, pace.updates, joining.count)
                 loss, error = self._loss(leaves, targets, batch)
                 gradient_rows(loss.sum(), self.network.layout, leaves, gradients)
             with torch.no_grad():
@@ -110,8 +110,8 @@ class DQNLearner:
         columns = {name: column for name, column in snapshot.columns.items() if name not in NOT_LEARNED}
         return {name: torch.from_numpy(column[:, part]).to(self.device) for name, column in columns.items()}
 
-    def _draws(self, identity: Identity, updates: Array) -> dict[str, Tensor]:
-        """Random numbers of one update, from each agent's own addresses; DQN needs none."""
+    def _draws(self, identity: Identity, updates: Array, joined: Array) -> dict[str, Tensor]:
+        """Return the random numbers of one batch, from each agent's own addresses; DQN needs none."""
         return {}
 
     def _loss(self, leaves: list[Tensor], targets: list[Tensor], batch: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:

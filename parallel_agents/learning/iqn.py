@@ -26,13 +26,17 @@ class IQNLearner(DQNLearner):
     def _samples(self, snapshot: Snapshot) -> int:
         return super()._samples(snapshot) * self.quantiles
 
-    def _draws(self, identity: Identity, updates: Array) -> dict[str, Tensor]:
-        """Quantiles and noise of one update, from each agent's own addresses and count of updates."""
+    def _draws(self, identity: Identity, updates: Array, joined: Array) -> dict[str, Tensor]:
+        """Return quantiles and noise of one batch, from each agent's own addresses.
+
+        An address holds the agent's count of updates and how many batches it has joined to the next one. A rejected
+        update leaves nothing behind, so the one after it may have the same numbers.
+        """
         agents = len(identity)
         quantiles = np.empty((agents, 2, self.batch, self.quantiles), np.float32)
         noise = np.empty((agents, 2, self.network.noise_size), np.float32)
         for row, (seed, agent) in enumerate(zip(identity.seeds, identity.agents, strict=True)):
-            at = {"agent": agent, "epoch": int(updates[row])}
+            at = {"agent": agent, "epoch": int(updates[row]), "turn": int(joined[row])}
             generator(seed, Purpose.QUANTILE, **at).random(out=quantiles[row], dtype=np.float32)
             generator(seed, Purpose.NOISE, **at).standard_normal(out=noise[row], dtype=np.float32)
         draws = {

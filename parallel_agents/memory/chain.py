@@ -19,9 +19,9 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from parallel_agents.compiled import njit
 from parallel_agents.errors import CheckpointError
 from parallel_agents.types import Array
 

@@ -21,9 +21,9 @@ from types import MappingProxyType
 from typing import Any
 
 import numpy as np
-from numba import njit
 from numpy.typing import ArrayLike, NDArray
 
+from parallel_agents.compiled import njit
 from parallel_agents.errors import CheckpointError, ConfigError, ContractError, ShapeError
 from parallel_agents.memory.chain import Chain
 from parallel_agents.memory.incoming import (

@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from numba import njit
 from numpy.typing import ArrayLike, NDArray
 
+from parallel_agents.compiled import njit
 from parallel_agents.errors import ActionError, ContractError, NonFiniteError, ShapeError
 from parallel_agents.types import Array
 

@@ -8,9 +8,9 @@ overwritten: they are serials, and a serial modulo the length is a place.
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from parallel_agents.compiled import njit
 from parallel_agents.types import Array
 
 __all__ = ["close", "gather", "push"]

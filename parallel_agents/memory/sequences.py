@@ -11,9 +11,9 @@ kept when they were played (Kapturowski et al. 2019).
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from parallel_agents.compiled import njit
 from parallel_agents.memory.ring import Ring
 from parallel_agents.types import Array
 

@@ -299,6 +299,10 @@ class Model:
 
     def load_settings(self, settings: Mapping[str, Any]) -> None:
         """Set again what `settings` returned."""
+        if unknown := sorted(settings["hyper"].keys() ^ self.hyper.keys()):
+            raise CheckpointError(
+                f"model.{', model.'.join(unknown)} only in the checkpoint or only in this run: make them equal"
+            )
         for name, own in settings["hyper"].items():
             if isinstance(own, int | float):
                 self.hyper[name] = own

@@ -21,7 +21,7 @@ from numpy.typing import ArrayLike, NDArray
 from parallel_agents.errors import ActionError, ContractError, NonFiniteError, RunError, ShapeError
 from parallel_agents.learning import DQNLearner
 from parallel_agents.learning.losses import double_q_targets, q_targets, values_of
-from parallel_agents.models.base import Blueprint, Model
+from parallel_agents.models.base import DIRECT, Blueprint, Model
 from parallel_agents.networks import SquashedGaussian, numerics
 from parallel_agents.types import Array, Snapshot, State
 
@@ -146,7 +146,7 @@ def trajectory(batch: Mapping[str, ArrayLike], blueprint: Any, *, version: int) 
     _refuse_stale(np.asarray(batch["versions"]), version)
     if not columns["dones"][-1] and "last_value" not in batch:
         raise ShapeError("a batch whose last step is not done has no last_value: give the value of what it led to")
-    return _closed(columns, float(np.asarray(batch.get("last_value", 0.0))), version)
+    return _closed(columns, float(np.asarray(batch.get("last_value", 0.0))), DIRECT + version)
 
 
 def _refuse_stale(versions: Array, version: int) -> None:

@@ -365,9 +365,8 @@ class PPO(Model):
         """Learn from everything in memory, by the same kernel as in a run, and forget it; the loss."""
         if self.busy is not None:
             raise RunError(f"train_step() was called while {self.busy}: the scheduled rounds train this agent")
-        snapshot = self.blueprint.snapshot(
-            self.memory.ring, self.identity, [self.hyper], self.version, 0, world=DIRECT + self.version
-        )
+        now = DIRECT + self.version
+        snapshot = self.blueprint.snapshot(self.memory.ring, self.identity, [self.hyper], now, 0, world=now)
         self.state, result = self.blueprint.learner().learn(self.state, snapshot, self.identity)
         self.memory.clear()
         return float(result.metrics["loss"][0])

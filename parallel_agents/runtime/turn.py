@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from numba import njit
 
+from parallel_agents.compiled import njit
 from parallel_agents.types import Array
 
 __all__ = ["Acts", "Events", "Outcome", "all_finite"]

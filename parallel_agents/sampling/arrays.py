@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import njit
 from numpy.typing import ArrayLike, NDArray
 
+from parallel_agents.compiled import njit
 from parallel_agents.errors import ContractError, ShapeError
 
 __all__ = ["filled", "positions_below", "within"]

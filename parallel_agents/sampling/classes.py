@@ -27,9 +27,9 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import ArrayLike, NDArray
 
+from parallel_agents.compiled import njit
 from parallel_agents.errors import CheckpointError, ConfigError, ContractError, ShapeError
 from parallel_agents.sampling.arrays import filled, positions_below
 

@@ -6,10 +6,10 @@ from functools import lru_cache
 from typing import Any, Protocol
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from parallel_agents import seeding
+from parallel_agents.compiled import njit
 from parallel_agents.sampling.classes import ClassIndex
 
 __all__ = ["Source", "sample_uniforms"]

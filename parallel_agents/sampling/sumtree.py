@@ -19,9 +19,9 @@ Several trees over the same positions, one per class, are rows of the same array
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 from numpy.typing import ArrayLike, NDArray
 
+from parallel_agents.compiled import njit
 from parallel_agents.errors import ConfigError, ContractError, NonFiniteError
 from parallel_agents.sampling.arrays import filled, positions_below
 

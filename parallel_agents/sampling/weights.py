@@ -25,9 +25,9 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import ArrayLike, NDArray
 
+from parallel_agents.compiled import njit
 from parallel_agents.errors import ConfigError, ContractError, NonFiniteError, ShapeError
 
 __all__ = [

@@ -244,3 +244,41 @@ def test_buffers_tell_the_same_truth() -> None:
         kept = agent.model.memory.get_buffer_snapshot()
         assert kept["size"] == game.lives[index, 0]
         assert kept["dones"].tolist() == [False] * (kept["size"] - 1) + [True]
+
+
+class Paying(ParallelEnvironment):
+    """Agent i earns i + 1 each turn; with `shares`, half of it goes to agent 0."""
+
+    shares = False
+
+    def setup_agents(self) -> None:
+        self.agents = [Agent(model=self.make_model((1,), 2)) for _ in range(3)]
+
+    def reset_worlds(self, which: Any) -> None:
+        pass
+
+    def observe(self) -> Any:
+        return np.zeros((3, self.n_worlds, 1), np.float32)
+
+    def apply_agent(self, index: int, actions: Any) -> Any:
+        if not self.shares:
+            return np.full(self.n_worlds, index + 1.0, np.float32)
+        everybody = np.zeros((3, self.n_worlds), np.float32)
+        everybody[index] += 0.5 * (index + 1)
+        everybody[0] += 0.5 * (index + 1)
+        return everybody
+
+
+@pytest.mark.parametrize("order", ["simultaneous", "sequential"])
+@pytest.mark.parametrize(("shares", "earned"), [(False, [1.0, 2.0, 3.0]), (True, [3.5, 1.0, 1.5])])
+def test_everybody_down_to_the_last_agent_is_paid_in_its_turn(order: str, shares: bool, earned: list[float]) -> None:
+    kind = type("Paying", (Paying,), {"shares": shares})
+    sections = {"experiment": {"epochs": 1, "max_turns": 4, "worlds": 2}, "parallel": {"turn_order": order}}
+    if shares and order == "simultaneous":
+        pytest.skip("what one earns for others is told turn by turn")
+    game = kind(config=tiny(**sections))
+    game.run_experiment()
+    for index, agent in enumerate(game.agents):
+        ring = agent.model.memory.ring
+        kept = ring.rewards[0][ring.valid[0]]
+        assert kept.tolist() == [earned[index]] * 8, index

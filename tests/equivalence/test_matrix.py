@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 
 from parallel_agents.config import merge
+from parallel_agents.runtime.backends import auto
+from parallel_agents.tracking.listeners import SilentListener
 from tests.equivalence.worlds import Odd, run, treasure_hunt
 
 TREASURE = {
@@ -67,6 +69,28 @@ def test_the_plan_never_changes_the_bytes(name: str, flags: dict[str, Any]) -> N
 @pytest.mark.parametrize(("name", "workers"), [("lag 1", 2), ("lag 0", 1), ("lag 2", 3)])
 def test_nor_do_processes(name: str, workers: int) -> None:
     assert digest(PROBLEMS[name], {"backend": "process", "num_workers": workers}) == reference(name)
+
+
+@pytest.mark.parametrize(("to", "lag"), [("thread", 1), ("thread", 2), ("process", 1)])
+def test_nor_does_a_default_that_moves_in_the_middle_of_a_run(
+    to: str, lag: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Measured costs decide when `auto` moves; here they are made to, and then to move back."""
+    problem = {"parallel": {"train_interval": 1, "policy_lag": lag}}
+    monkeypatch.setattr(auto, "LONG_UPDATE", 0.0 if to == "thread" else 1e9)
+    monkeypatch.setattr(auto, "START_COST", -1.0)
+    monkeypatch.setattr(auto.AutoBackend, "_has_started", lambda _, candidate: candidate.ready(60.0))
+    moved: list[str] = []
+
+    class Moves(SilentListener):
+        def on_event(self, name: str, fields: Any) -> None:
+            if name == "backend_moved":
+                moved.append(fields["to"])
+
+    game = treasure_hunt()(config=merge(TREASURE, problem, {"parallel": {"backend": None}}))
+    found = game.run_experiment(listeners=[Moves()])["digest"]
+    assert moved[:1] == [to]
+    assert found == digest(problem)
 
 
 @pytest.mark.slow

@@ -14,6 +14,8 @@ from parallel_agents.environment import Environment
 from parallel_agents.errors import CheckpointError
 from parallel_agents.networks import numerics
 from parallel_agents.runtime.checkpoints import Checkpointer, contents, restore
+from parallel_agents.tracking.listeners import SilentListener
+from parallel_agents.types import RoundResult
 from tests.equivalence.test_algorithms import CASES
 from tests.equivalence.worlds import Odd
 
@@ -109,6 +111,33 @@ def test_resumed_again_and_again(tmp_path: Path) -> None:
     for epochs in (6, 11, 12, 23):
         last = resumed(Odd, config, tmp_path, epochs)
     assert last["digest"] == whole["digest"]
+
+
+def test_results_that_wait_come_back_with_their_counts(tmp_path: Path) -> None:
+    """With a lag of 2 a checkpoint holds rounds that are done but not yet published."""
+    config = {"parallel": {"backend": "inline", "policy_lag": 2, "train_interval": 2}}
+    stopped = checkpointed(Odd, config, tmp_path, 9).prepare().rounds
+    again = Odd(config=config).prepare()
+    restore(again, tmp_path)
+    assert len(stopped.waiting) == 2
+    assert set(again.rounds.waiting) == set(stopped.waiting)
+    for round_, done in stopped.waiting.items():
+        for (state, kept), (restored, found) in zip(done, again.rounds.waiting[round_], strict=True):
+            assert kept.updates.sum() > 0
+            assert (found.round, found.updates.tolist()) == (round_, kept.updates.tolist())
+            assert found.rejected.tolist() == kept.rejected.tolist()
+            assert {name: column.tolist() for name, column in found.metrics.items()} == {
+                name: column.tolist() for name, column in kept.metrics.items()
+            }
+            assert all(bool((restored[name] == state[name]).all()) for name in state.tensors)
+    told: list[int] = []
+
+    class Counts(SilentListener):
+        def on_round(self, result: RoundResult) -> None:
+            told.append(int(result.updates.sum()))
+
+    again.environments[0].run_experiment(11, listeners=[Counts()])
+    assert told == [9]  # round 3: three updates of three agents
 
 
 def test_a_checkpoint_of_other_agents_is_refused(tmp_path: Path) -> None:

@@ -14,9 +14,9 @@ from statistics import NormalDist
 from typing import Literal
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from parallel_agents.compiled import njit
 from parallel_agents.errors import NonFiniteError
 
 __all__ = ["LEVEL", "Estimate", "Scale", "Z", "normal_cdf", "of_totals"]

@@ -5,8 +5,9 @@ from __future__ import annotations
 from enum import IntEnum
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
+
+from parallel_agents.compiled import njit
 
 __all__ = ["Attribution", "credit_shares"]
 

@@ -17,8 +17,9 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
+
+from parallel_agents.compiled import njit
 
 __all__ = ["FIRST_PRICE", "GSP", "SECOND_PRICE", "click_price", "rank"]
 

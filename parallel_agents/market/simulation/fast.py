@@ -11,9 +11,9 @@ import math
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from parallel_agents.compiled import njit
 from parallel_agents.market.discovery.estimates import normal_cdf
 from parallel_agents.market.simulation.arrays import Outcome, Parameters, State
 from parallel_agents.market.simulation.auction import FIRST_PRICE

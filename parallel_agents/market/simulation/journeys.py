@@ -9,9 +9,9 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from parallel_agents.compiled import njit
 from parallel_agents.market.simulation.arrays import TOUCHES, Outcome, Parameters, State
 from parallel_agents.market.simulation.attribution import credit_shares
 from parallel_agents.market.simulation.draws import quantile

@@ -10,9 +10,9 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from parallel_agents.compiled import njit
 from parallel_agents.market.simulation.arrays import TOUCHES, Outcome, Parameters, State
 from parallel_agents.market.simulation.auction import FIRST_PRICE, click_price, rank
 from parallel_agents.market.simulation.draws import category, lower, quantile, upper

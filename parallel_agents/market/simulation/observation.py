@@ -8,9 +8,9 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from parallel_agents.compiled import njit
 from parallel_agents.market.simulation.arrays import Outcome, Parameters, State
 
 __all__ = ["observation_names", "observe"]

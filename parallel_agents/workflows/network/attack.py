@@ -9,8 +9,8 @@ offers one port twice and no other.
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
+from parallel_agents.compiled import njit
 from parallel_agents.workflows.network import tables as t
 from parallel_agents.workflows.network.state import FAILED, UNTOLD, WORKED, Record, count, has, pick, sessions
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
+from parallel_agents.compiled import njit
 from parallel_agents.workflows.network import tables as t
 from parallel_agents.workflows.network.state import FAILED, UNTOLD, WORKED, Record, has
 

@@ -10,9 +10,9 @@ not: which target red takes, which exploit, whether a shell is noticed, what gre
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from parallel_agents.compiled import njit
 from parallel_agents.seeding import draw, uniform
 from parallel_agents.workflows.network import tables as t
 from parallel_agents.workflows.network.attack import (

@@ -15,9 +15,9 @@ A trace is 1 in the turn itself and fades by a fifth every turn.
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from parallel_agents.compiled import njit
 from parallel_agents.workflows.network import tables as t
 from parallel_agents.workflows.network.blue import ANALYSE, FIRST_DECOY, REMOVE, RESTORE, place_decoy
 from parallel_agents.workflows.network.state import Record, has

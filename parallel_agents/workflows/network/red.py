@@ -8,8 +8,8 @@ play picks uniformly from the set; a replay checks that the recorded target is i
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
+from parallel_agents.compiled import njit
 from parallel_agents.errors import ConfigError
 from parallel_agents.workflows.network import tables as t
 from parallel_agents.workflows.network.attack import ESCALATE, EXPLOIT, IMPACT, SCAN, SLEEP, SWEEP

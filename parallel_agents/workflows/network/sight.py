@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from parallel_agents.compiled import njit
 from parallel_agents.workflows.network import tables as t
 from parallel_agents.workflows.network.state import Record, count, has, sessions
 

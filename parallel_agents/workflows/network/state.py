@@ -9,9 +9,9 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from parallel_agents.compiled import njit
 from parallel_agents.workflows.network import tables as t
 
 __all__ = ["STATE", "Record", "fill_access", "fresh"]
