@@ -62,7 +62,7 @@ def _play(parallel: dict[str, Any] | None) -> Done:
 
 def _sorrel(effort: Effort) -> Iterator[Row]:
     torch.set_num_threads(1)
-    repeats = effort.of(3, 1)
+    repeats = effort.repeats(3)
     words = f"{EPOCHS + 1} epochs of {TURNS} turns, {AGENTS} agents, a train_step of each agent after each epoch"
     own, *ways = measure(
         [
@@ -106,7 +106,7 @@ def _processes(effort: Effort) -> Iterator[Row]:
             Side("in this process", "a step of each of 8 worlds, one after the other", partial(step, inside)),
             Side("in 2 processes", "a step of each of 8 worlds, four in each process", partial(step, outside)),
             goal=None,
-            repeats=effort.of(5),
+            repeats=effort.repeats(5),
             calls=effort.of(20, 5),
         )
     finally:

@@ -61,7 +61,7 @@ def _acting(agents: int, goal: float, effort: Effort) -> Iterator[Row]:
         Side("module loop", "a forward and the greedy action of every agent, one after the other", loop),
         Side("stack", "a forward and the greedy action of every agent, all at once", stacked),
         goal=goal,
-        repeats=effort.of(15),
+        repeats=effort.repeats(15),
         calls=effort.of(200, 50),
     )
 
@@ -104,5 +104,5 @@ def _updating(agents: int, goal: float | None, effort: Effort) -> Iterator[Row]:
         Side("module loop", f"{words}, one agent after the other", loop),
         Side("stack", f"{words}, all at once", stacked),
         goal=goal,
-        repeats=effort.of(7),
+        repeats=effort.repeats(7),
     )

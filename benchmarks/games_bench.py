@@ -43,7 +43,7 @@ def _compare(what: str, game: type[GridEnvironment], way: Any, worlds: int, effo
         Side("1 world", f"{words}, one episode after the other", way(game, 1, worlds)),
         Side(f"{worlds} worlds", f"{words}, all episodes side by side", way(game, worlds, 1)),
         goal=20.0 if worlds == max(WORLDS) else None,
-        repeats=effort.of(5),
+        repeats=effort.repeats(5),
     )
 
 

@@ -66,7 +66,7 @@ def _beside(name: str, goal: float, update: bool, rows: int, effort: Effort) -> 
         Side("ours", ours + also, our_draw(rows, update=update)),
         goal=goal,
         unit=unit,
-        repeats=effort.of(7),
+        repeats=effort.repeats(7),
         calls=effort.of(300, 50),
         clock=time.process_time,
         rows=rows,

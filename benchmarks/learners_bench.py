@@ -236,11 +236,13 @@ def _identity(agents: int) -> Identity:
 
 def _compared(name: str, sides: tuple[Side, Side], effort: Effort) -> Row:
     loop, stack = sides
+    if effort.quick:
+        return compare(name, loop, stack, goal=1.0, repeats=0)
     stack.do()
     began = time.perf_counter()
     stack.do()
     once = time.perf_counter() - began
-    calls, repeats = max(1, min(effort.of(100, 5), int(SECONDS / once))), effort.of(5 if once < 0.3 else 2, 1)
+    calls, repeats = max(1, min(100, int(SECONDS / once))), 5 if once < 0.3 else 2
     return compare(name, loop, stack, goal=1.0, repeats=repeats, calls=calls)
 
 
@@ -272,7 +274,7 @@ def _replicas(effort: Effort) -> list[Row]:
         side("one by one", "ten whole runs, a seed each", [(seed, 1) for seed in range(10)]),
         side("one stack", "the same ten seeds as replicas of one run", [(0, 10)]),
         goal=1.0,
-        repeats=effort.of(3, 1),
+        repeats=effort.repeats(3),
     )
     if digests["one by one"] != digests["one stack"]:
         raise ValueError("a stack of replicas gave other bytes than the single runs")

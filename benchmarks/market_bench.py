@@ -63,7 +63,7 @@ def _auctions(
 
         words = f"an episode of {STEPS} steps in each of {len(worlds)} worlds, {per_step:g} auctions a step, 5 rivals"
         side = Side(f"{threads} threads", words, episode)
-        yield rate(name, side, "auctions", goal=goal, unit="M auctions/s", per=1e6, repeats=effort.of(5))
+        yield rate(name, side, "auctions", goal=goal, unit="M auctions/s", per=1e6, repeats=effort.repeats(5))
 
 
 def _episodes(effort: Effort) -> Iterator[Row]:
@@ -83,7 +83,7 @@ def _episodes(effort: Effort) -> Iterator[Row]:
 
         side = Side("worlds", f"an episode of {STEPS} steps x 20 auctions in each of 100 worlds, observed", episode)
         yield rate(
-            "market: episodes, no policy", side, "episodes", goal=2000.0, unit="episodes/s", repeats=effort.of(10)
+            "market: episodes, no policy", side, "episodes", goal=2000.0, unit="episodes/s", repeats=effort.repeats(10)
         )
 
 
@@ -98,7 +98,12 @@ def _with_network(effort: Effort) -> Iterator[Row]:
 
         side = Side("MonteCarloSimulator", "an episode in each of 100 worlds in flight, a network choosing", batch)
         yield rate(
-            "market: episodes, policy network", side, "episodes", goal=800.0, unit="episodes/s", repeats=effort.of(10)
+            "market: episodes, policy network",
+            side,
+            "episodes",
+            goal=800.0,
+            unit="episodes/s",
+            repeats=effort.repeats(10),
         )
 
 
@@ -138,7 +143,7 @@ def _buffer(effort: Effort) -> Iterator[Row]:
         return Done({"round_trips": 1, "rows": rows}, seconds=seconds)
 
     side = Side("ExperienceBuffer", "a million transitions of 32 features added, and all of them read back", round_trip)
-    repeats = effort.of(3, 1)
+    repeats = effort.repeats(3)
     unit = "round trips/CPU-s"
     row = rate("market: a million experiences", side, "round_trips", goal=1.0, unit=unit, repeats=repeats)
     yield replace(row, detail={"megabytes": size / 1e6})
@@ -150,7 +155,7 @@ def _sample(seed: int) -> dict[str, Any]:
 
 
 def _data(effort: Effort) -> Iterator[Row]:
-    words, repeats = "an export of 3000 users over 70 days, with reports, in memory", effort.of(5, 1)
+    words, repeats = "an export of 3000 users over 70 days, with reports, in memory", effort.repeats(5)
 
     def make() -> Done:
         _sample(0)

@@ -92,33 +92,46 @@ class Effort:
     quick: bool = False
 
     def of(self, full: int, quick: int = 2) -> int:
-        """Repeats, epochs or calls: `full`, or `quick` in a quick run."""
+        """Epochs, sizes or calls: `full`, or at most `quick` in a quick run."""
         return min(full, quick) if self.quick else full
+
+    def repeats(self, full: int) -> int:
+        """Repeats: none in a quick run, which keeps the seconds of the first call."""
+        return 0 if self.quick else full
 
 
 def measure(
     sides: Sequence[Side], *, repeats: int, calls: int = 1, clock: Callable[[], float] = time.perf_counter
 ) -> list[Measured]:
-    """Measure all sides in turn, in changing order, after a first call of each that is not counted.
+    """Measure all sides in turn, in changing order, after a first call of each, which compiles and warms the caches.
 
-    Every call of a side must do the same work.
+    The first call is kept only where there are no repeats. Every call of a side must do the same work.
     """
-    times: list[list[float]] = [[] for _ in sides]
-    first = [side.do() for side in sides]
+
+    def timed(side: Side, times: int) -> tuple[list[Done], float]:
+        began = clock()
+        done = [side.do() for _ in range(times)]
+        took = (clock() - began) / times
+        return done, took if done[0].seconds is None else statistics.fmean(one.seconds or 0.0 for one in done)
+
+    seconds: list[list[float]] = [[] for _ in sides]
+    last: list[Done] = []
+    for side, own in zip(sides, seconds, strict=True):
+        (done,), took = timed(side, 1)
+        last.append(done)
+        if not repeats:
+            own.append(took)
     for repeat in range(repeats):
-        order = range(len(sides)) if repeat % 2 == 0 else range(len(sides) - 1, -1, -1)
-        for k in order:
-            began = clock()
-            done = [sides[k].do() for _ in range(calls)]
-            took = (clock() - began) / calls
-            times[k].append(took if done[0].seconds is None else statistics.fmean(one.seconds or 0.0 for one in done))
-            for one in done:
-                if one.counts != first[k].counts:
-                    raise ValueError(f"{sides[k].name} did {dict(one.counts)}, but at first {dict(first[k].counts)}")
-            first[k] = done[-1]
+        for k in range(len(sides)) if repeat % 2 == 0 else reversed(range(len(sides))):
+            all_done, took = timed(sides[k], calls)
+            seconds[k].append(took)
+            for done in all_done:
+                if done.counts != last[k].counts:
+                    raise ValueError(f"{sides[k].name} did {dict(done.counts)}, but at first {dict(last[k].counts)}")
+            last[k] = all_done[-1]
     return [
         Measured(side.name, side.work, dict(done.counts), statistics.median(own), min(own), max(own), done.backend)
-        for side, own, done in zip(sides, times, first, strict=True)
+        for side, own, done in zip(sides, seconds, last, strict=True)
     ]
 
 

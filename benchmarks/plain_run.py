@@ -1,7 +1,7 @@
 """A whole run as it is usually written: one ordinary module, optimizer and replay buffer per agent, in a Python loop.
 
-It plays the same worlds as our runs (their `observe` and `apply_actions`), explores with the same schedule, and makes as
-many updates from batches of the same size at the same epochs. Only the game's numbers are taken from our configuration.
+It plays the same worlds as our runs (their `observe` and `apply_actions`), explores with the same schedule, and makes
+as many updates from batches of the same size at the same epochs.
 """
 
 from __future__ import annotations

@@ -78,7 +78,7 @@ def _watched(effort: Effort) -> Iterator[Row]:
             Side("without", words, alone),
             Side("with", f"{words}; supervisor, log, metrics and timeline on", partial(watched, Path(folder))),
             goal=0.97,
-            repeats=effort.of(BLOCKS),
+            repeats=effort.repeats(BLOCKS),
             clock=time.process_time,
         )
 

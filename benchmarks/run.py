@@ -2,7 +2,7 @@
 
 python -m benchmarks.run                all of them; writes results/latest.json
 python -m benchmarks.run engine market  only those of engine_bench.py and market_bench.py; writes results/partial.json
-python -m benchmarks.run --quick        fewer repeats and shorter runs: shows that every row works, and says so
+python -m benchmarks.run --quick        no repeats and shorter runs: shows that every row works, and says so
 
 `latest.json` is always one run of everything on one commit: a run of some benchmarks never touches it, and each row of
 `partial.json` says `"partial": true`. Both are lists of rows; each row carries where it was measured.
@@ -44,7 +44,7 @@ def main(arguments: Sequence[str] | None = None, *, results: Path = RESULTS) -> 
     names = sorted(path.stem.removesuffix("_bench") for path in HERE.glob("*_bench.py"))
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("benchmarks", nargs="*", metavar="NAME", help=f"some of: {', '.join(names)}; all by default")
-    parser.add_argument("--quick", action="store_true", help="few repeats: shows that every row works")
+    parser.add_argument("--quick", action="store_true", help="no repeats: shows that every row works")
     options = parser.parse_args(arguments)
     if unknown := set(options.benchmarks) - set(names):
         parser.error(f"no benchmark is called {', '.join(sorted(unknown))}: choose from {', '.join(names)}")

@@ -54,7 +54,7 @@ def _beside(name: str, goal: float, update: bool, effort: Effort) -> Iterator[Ro
         Side("ours", ours + also, our_draw(positions, update)),
         goal=goal,
         unit="times numpy's speed",
-        repeats=effort.of(7),
+        repeats=effort.repeats(7),
         calls=effort.of(50, 10),
         clock=time.process_time,
         positions=positions,

@@ -50,7 +50,7 @@ def benches(effort: Effort) -> Iterator[tuple[str, Bench]]:
 
 
 def _beside(effort: Effort) -> Iterator[Row]:
-    epochs, repeats = effort.of(60, 3), effort.of(3, 1)
+    epochs, repeats = effort.of(60, 3), effort.repeats(3)
     try:
         python = sorrel_python()
     except Unavailable as reason:

@@ -91,7 +91,7 @@ def _work(agents: int, epochs: int, *layers: Layer) -> str:
 
 def _whole(agents: int, goal: float, epochs: int, layer: Layer, effort: Effort) -> Iterator[Row]:
     """The default mode beside a plain loop over agents, and beside our own sequential mode."""
-    what, work, repeats = f"treasure hunt, {agents} agents, whole run", _work(agents, epochs, layer), effort.of(3, 1)
+    what, work, repeats = f"treasure hunt, {agents} agents, whole run", _work(agents, epochs, layer), effort.repeats(3)
     default = _ours("default mode", work, agents, epochs, DEFAULT, layer)
     yield compare(
         f"{what}: plain loop over agents / default mode",
@@ -114,7 +114,7 @@ def _whole(agents: int, goal: float, epochs: int, layer: Layer, effort: Effort) 
 def _background(backend: str, effort: Effort) -> Iterator[Row]:
     """A learner that really runs in the background, beside the same stacked run inline and beside a plain loop."""
     agents, epochs, layer = 16, effort.of(160, 12), {"model": {"updates_per_round": 64}}
-    work, repeats, digests = _work(agents, epochs, layer), effort.of(3, 1), set[str]()
+    work, repeats, digests = _work(agents, epochs, layer), effort.repeats(3), set[str]()
     chosen: Layer = {"parallel": {"backend": backend}}
     name = f"learner {backend} in the background"
     behind = _ours(name, f"{work}; learning in a {backend}", agents, epochs, chosen, layer, digests=digests)
@@ -142,7 +142,7 @@ def _never_slower(agents: int, effort: Effort) -> Iterator[Row]:
         _ours("sequential mode", work, agents, epochs, SEQUENTIAL, digests=digests),
         _ours("default mode", work, agents, epochs, DEFAULT, digests=digests),
         goal=0.95,
-        repeats=effort.of(3, 1),
+        repeats=effort.repeats(3),
     )
     yield _same_bytes(row, digests)
 
@@ -227,7 +227,7 @@ def _overlap(effort: Effort) -> Iterator[Row]:
         goal=1.35,
         at_most=True,
         unit="times as long",
-        repeats=effort.of(3, 1),
+        repeats=effort.repeats(3),
     )
 
 
@@ -252,5 +252,5 @@ def _scaling(agents: int, effort: Effort) -> Iterator[Row]:
         goal=1.0,
         at_most=True,
         unit="times as long",
-        repeats=effort.of(3, 1),
+        repeats=effort.repeats(3),
     )

@@ -59,13 +59,13 @@ def _speed(name: str, batch: int, red: str, goal: int, effort: Effort) -> Iterat
 
     side = Side("worlds", f"{episodes} episodes of {STEPS} steps in {batch} worlds against {red}, random actions", play)
     unit = f"of {goal:,} steps/CPU-s"
-    repeats = effort.of(7)
+    repeats = effort.repeats(7)
     yield rate(name, side, "world_steps", goal=1.0, unit=unit, per=goal, repeats=repeats, clock=time.process_time)
 
 
 def _processes(effort: Effort) -> Iterator[Row]:
     """25 environments in this process against 25 processes of one each, by the clock: both wait for each other."""
-    repeats, calls = effort.of(3, 1), effort.of(50, 5)
+    repeats, calls = effort.repeats(3), effort.of(50, 5)
     length = (repeats * calls + 2) * 2
     actions = np.random.default_rng(0).integers(0, 145, 25)
     here = ParallelEnvWrapper(25, red="Meander", steps=length)
@@ -85,7 +85,8 @@ def _processes(effort: Effort) -> Iterator[Row]:
             calls=calls,
         )
     finally:
-        here.close(), there.close()
+        here.close()
+        there.close()
 
 
 def _trainer(effort: Effort) -> Iterator[Row]:
