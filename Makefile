@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: setup demo test check audit bench slow nightly random mutants clean
+.PHONY: setup demo test quick check audit bench slow nightly random mutants clean
 
 setup: .venv/installed
 
@@ -17,10 +17,21 @@ demo: setup
 test: setup check
 	$(BIN)/pytest -n 2 --dist worksteal -q
 
+# All tests but those that start processes or commands, train whole runs or read whole pages: about two thirds of them.
+WHOLE_RUNS := adapters benchmarks cli docs environment equivalence examples faults runtime testing \
+	learning/test_normalisation.py learning/test_stack_of_learners.py models/test_recurrent_models.py \
+	market/discovery/test_discover.py market/importance/test_importance_trainer.py \
+	market/montecarlo/test_monte_carlo_training.py market/simulation/test_theory.py market/test_market_commands.py \
+	market/test_market_environment.py workflows/network/test_network_attack.py \
+	workflows/network/test_network_history.py workflows/test_wrapper.py
+
+quick: setup
+	$(BIN)/pytest -n 2 --dist worksteal -q $(addprefix --ignore=tests/,$(WHOLE_RUNS))
+
 slow: setup
 	$(BIN)/pytest -n 2 --dist worksteal -q -m slow
 
-nightly: setup random
+nightly: setup random mutants
 	$(BIN)/pytest -q -m nightly tests/faults
 
 # Modules in random order, and the tests within each: `make random SEED=17` repeats an order.

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from functools import partial
+
 import numpy as np
 import torch
 
-from benchmarks.measure import Row, medians, row
+from benchmarks.measure import Done, Effort, Row, Side, compare
 from benchmarks.plain import PlainDQN, mlp
+from benchmarks.run import Bench
 from parallel_agents.acting import Inference
 from parallel_agents.learning import DQNLearner
 from parallel_agents.networks import MLP
 from parallel_agents.networks.numerics import require
 from parallel_agents.types import Identity, Snapshot, Weights
 
-INPUTS, HIDDEN, ACTIONS, BATCH = 52, (64, 64), 54, 32
+INPUTS, HIDDEN, ACTIONS, BATCH, UPDATES = 52, (64, 64), 54, 32, 10
 HYPER = {
     "lr": 1e-3,
     "lr_final": 1e-3,
@@ -26,12 +30,15 @@ HYPER = {
 }
 
 
-def rows() -> list[Row]:
+def benches(effort: Effort) -> Iterator[tuple[str, Bench]]:
     require()
-    return [*(_acting(n, goal) for n, goal in ((8, 8.0), (32, 15.0))), _updating(32, 5.0), _updating(8, None)]
+    for agents, goal in ((8, 8.0), (32, 15.0)):
+        yield f"acting, {agents} agents", partial(_acting, agents, goal, effort)
+    for agents, least in ((32, 5.0), (8, None)):
+        yield f"updating, {agents} agents", partial(_updating, agents, least, effort)
 
 
-def _acting(agents: int, goal: float) -> Row:
+def _acting(agents: int, goal: float, effort: Effort) -> Iterator[Row]:
     """One turn of all agents: observations as numpy in, greedy actions as numpy out."""
     network = MLP(INPUTS, HIDDEN, ACTIONS)
     inference = Inference(network, agents, 1, together=True)
@@ -39,34 +46,33 @@ def _acting(agents: int, goal: float) -> Row:
     seen = np.random.default_rng(0).random((agents, 1, INPUTS), np.float32)
     modules = [mlp(INPUTS, HIDDEN, ACTIONS) for _ in range(agents)]
 
-    def stacked() -> None:
-        inference.forward(seen).argmax(-1)
+    def stacked() -> Done:
+        return Done({"actions": inference.forward(seen).argmax(-1).size})
 
-    def loop() -> None:
+    def loop() -> Done:
+        chosen = 0
         with torch.inference_mode():
             for agent, module in enumerate(modules):
-                module(torch.from_numpy(seen[agent])).argmax(-1).numpy()
+                chosen += module(torch.from_numpy(seen[agent])).argmax(-1).numpy().size
+        return Done({"actions": chosen})
 
-    seconds = medians({"stack": stacked, "loop": loop}, repeats=15, calls=200)
-    return row(
+    yield compare(
         f"acting, {agents} agents, {INPUTS}-64-64-{ACTIONS}: module loop / stack",
-        seconds["loop"] / seconds["stack"],
-        goal,
-        "times",
-        15,
-        stack_us=seconds["stack"] * 1e6,
-        loop_us=seconds["loop"] * 1e6,
+        Side("module loop", "a forward and the greedy action of every agent, one after the other", loop),
+        Side("stack", "a forward and the greedy action of every agent, all at once", stacked),
+        goal=goal,
+        repeats=effort.repeats(15),
+        calls=effort.of(200, 50),
     )
 
 
-def _updating(agents: int, goal: float | None) -> Row:
-    """Double DQN updates of all agents, the same arithmetic on both sides; ten updates a call."""
-    updates = 10
-    learner = DQNLearner(MLP(INPUTS, HIDDEN, ACTIONS), updates, BATCH)
+def _updating(agents: int, goal: float | None, effort: Effort) -> Iterator[Row]:
+    """Double DQN updates of all agents, the same arithmetic on both sides."""
+    learner = DQNLearner(MLP(INPUTS, HIDDEN, ACTIONS), UPDATES, BATCH)
     identity = Identity((0,) * agents, tuple(range(agents)))
     state = learner.init(identity, [HYPER] * agents)
     draws = np.random.default_rng(0)
-    block = (agents, updates * BATCH)
+    block = (agents, UPDATES * BATCH)
     snapshot = Snapshot(
         1,
         {
@@ -81,18 +87,22 @@ def _updating(agents: int, goal: float | None) -> Row:
     plain = [PlainDQN(mlp(INPUTS, HIDDEN, ACTIONS)) for _ in range(agents)]
     columns = {name: torch.from_numpy(column) for name, column in snapshot.columns.items() if name != "ready"}
 
-    def loop() -> None:
-        for agent, own in enumerate(plain):
-            own.learn({name: column[agent] for name, column in columns.items()}, updates)
+    def stacked() -> Done:
+        _, result = learner.learn(state, snapshot, identity)
+        return Done({"updates": int(result.updates.sum()), "samples": snapshot["returns"].size})
 
-    seconds = medians({"stack": lambda: learner.learn(state, snapshot, identity), "loop": loop}, repeats=7)
-    return row(
+    def loop() -> Done:
+        before = sum(own.updates for own in plain), sum(own.samples for own in plain)
+        for agent, own in enumerate(plain):
+            own.learn({name: column[agent] for name, column in columns.items()}, UPDATES)
+        after = sum(own.updates for own in plain), sum(own.samples for own in plain)
+        return Done({"updates": after[0] - before[0], "samples": after[1] - before[1]})
+
+    words = f"{UPDATES} double DQN updates of every agent, batch {BATCH}, with clip, Adam and soft target"
+    yield compare(
         f"updating, {agents} agents, {INPUTS}-64-64-{ACTIONS}, batch {BATCH}: module loop / stack",
-        seconds["loop"] / seconds["stack"],
-        goal,
-        "times",
-        7,
-        stack_agent_updates_per_second=agents * updates / seconds["stack"],
-        loop_agent_updates_per_second=agents * updates / seconds["loop"],
-        updates_each=updates,
+        Side("module loop", f"{words}, one agent after the other", loop),
+        Side("stack", f"{words}, all at once", stacked),
+        goal=goal,
+        repeats=effort.repeats(7),
     )

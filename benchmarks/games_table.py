@@ -1,5 +1,7 @@
 """Trained, random and scripted players of every game, with intervals over seeds: the table of docs/games.md.
 
+Each row says where it was measured; `python -m benchmarks.tables` then writes the table.
+
 python -m benchmarks.games_table                        all games, 5 seeds each: about half an hour of processor time
 python -m benchmarks.games_table iowa tag --seeds 2     some of them, quicker
 python -m benchmarks.games_table --print                what was found last time, as Markdown
@@ -19,6 +21,7 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.run import provenance
 from parallel_agents.cli.games import shipped_games
 from parallel_agents.cli.target import load_target
 from parallel_agents.config import merge
@@ -64,6 +67,7 @@ def measure(name: str, seeds: int, epochs: int | None) -> dict[str, Any]:
         "updates": summary["updates"] // (seeds * len(game.agents)),
         "processor_seconds": round(time.process_time() - began),
         **{who: _figures(name, episodes) for who, episodes in found.items()},
+        **provenance(),
     }
 
 
@@ -85,11 +89,11 @@ def _one_among_random(trained: Any, sensible: Policy) -> dict[str, Episode]:
     def greedy(game: GridEnvironment) -> np.ndarray:
         return np.array([[int(model.take_action(seen)) for seen in game.observe()[0]]])
 
-    kinds = {"trained": greedy, "random": random_player, "scripted": sensible}
-    return {
-        who: play(_stage(trained), lambda game, own=own: np.concatenate([own(game)[:1], random_player(game)[1:]]))
-        for who, own in kinds.items()
-    }
+    def among_random(own: Policy, game: GridEnvironment) -> np.ndarray:
+        return np.concatenate([own(game)[:1], random_player(game)[1:]])
+
+    kinds: dict[str, Policy] = {"trained": greedy, "random": random_player, "scripted": sensible}
+    return {who: play(_stage(trained), partial(among_random, own)) for who, own in kinds.items()}
 
 
 def _stage(trained: Any) -> Any:

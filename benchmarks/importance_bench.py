@@ -1,109 +1,97 @@
 """A buffer of a million rows with event types: batches of 256, gathered, beside cpprb's prioritised buffer.
 
-cpprb is no dependency: install it, without its own dependencies, where Python finds it, and the rows that need it
-appear. All rates are samples per second of processor time, which others at work on the machine disturb least.
+Both sides of a row do the same: they draw, correct and gather a batch; or they do so and then give every row of the
+batch a new priority. Seconds are processor time, which others at work on the machine disturb least.
 """
 
 from __future__ import annotations
 
-import statistics
-import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
 
-from benchmarks.measure import Row, row
+from benchmarks.measure import Done, Effort, Measured, Row, Side, compare
+from benchmarks.peers import CPPRB, Unavailable, cpprb
+from benchmarks.run import Bench
 from parallel_agents import seeding
 from parallel_agents.memory import ImportanceSamplingReplayBuffer
 from parallel_agents.sampling import ImportanceSampler
 
-ROWS, FEATURES, BATCH, EPISODE = 1_000_000, 32, 256, 100
-REPEATS, CALLS = 7, 300
+FEATURES, BATCH, EPISODE = 32, 256, 100
+ROWS = 1_000_000
 
-Call = Callable[[], object]
+Draw = Callable[[], Done]
 
 
-def rows() -> list[Row]:
-    """The rows of this part."""
-    memory, priorities = _buffer(priorities=False), _buffer(priorities=True)
-    found = [
-        row(
-            "importance: memory of 1M rows of 32 features",
-            memory.nbytes / 1e6,
-            150.0,
-            "MB (at most)",
-            1,
-            rows=len(memory),
-            episode=EPISODE,
-        )
-    ]
-    try:
-        import cpprb
-    except ImportError:
-        sys.stderr.write("cpprb is not installed: the rows beside it are left out (pip install --no-deps cpprb)\n")
-        return found
-    theirs = _cpprb(cpprb)
-    errors = _errors()
-    for name, goal, call in (
-        ("importance: class draws with gather", 5.0, lambda: memory.sample_importance_weighted(BATCH)),
-        ("importance: class and priority draws with gather and update", 1.5, lambda: _update(priorities, errors)),
+def benches(effort: Effort) -> Iterator[tuple[str, Bench]]:
+    yield "importance: memory of 1M rows of 32 features", _memory
+    rows = effort.of(ROWS, 100_000)
+    for name, goal, update in (
+        ("importance: class draws with gather, beside cpprb's priority draws with gather", 5.0, False),
+        ("importance: class and priority draws with gather and priority update, beside cpprb's", 1.5, True),
     ):
-        found.append(_beside(name, goal, call, theirs))
-    return found
+        yield name, partial(_beside, name, goal, update, rows, effort)
 
 
-def _beside(name: str, goal: float, ours: Call, theirs: Call) -> Row:
-    """The median ratio over interleaved repeats."""
-    _rate(ours), _rate(theirs)  # compiles, and warms the caches
-    pairs = [(_rate(ours), _rate(theirs)) for _ in range(REPEATS)]
-    rate, baseline = (statistics.median(column) for column in zip(*pairs, strict=True))
-    ratio = statistics.median(mine / other for mine, other in pairs)
-    detail: dict[str, Any] = {"rows": ROWS, "batch": BATCH, "samples_per_cpu_second": round(rate)}
-    return row(name, ratio, goal, "times cpprb", REPEATS, **detail, cpprb_samples_per_cpu_second=round(baseline))
+def _memory() -> Iterator[Row]:
+    memory = our_buffer(ROWS, priorities=False)
+    words = f"holds a million rows of {FEATURES} features with their next states, in episodes of {EPISODE}"
+    yield Row(
+        name="importance: memory of 1M rows of 32 features",
+        ratio=memory.nbytes / 1e6,
+        goal=150.0,
+        at_most=True,
+        unit="MB",
+        repeats=1,
+        sides=(Measured("buffer", words, {"rows": len(memory)}, 0.0, 0.0, 0.0),),
+    )
 
 
-def _rate(call: Call) -> float:
-    began = time.process_time()
-    for _ in range(CALLS):
-        call()
-    return CALLS * BATCH / (time.process_time() - began)
+def _beside(name: str, goal: float, update: bool, rows: int, effort: Effort) -> Iterator[Row]:
+    theirs = f"{BATCH} rows drawn by priority, with corrections, gathered"
+    ours = f"{BATCH} rows drawn by class{' and priority' if update else ''}, with corrections, gathered"
+    also = "; then a new priority for each of them" if update else ""
+    unit = "times cpprb's speed"
+    try:
+        library = cpprb()
+    except Unavailable as reason:
+        yield Row(name=name, ratio=None, goal=goal, unit=unit, repeats=0, skipped=str(reason))
+        return
+    yield compare(
+        name,
+        Side("cpprb", theirs + also, their_draw(library, rows, update=update)),
+        Side("ours", ours + also, our_draw(rows, update=update)),
+        goal=goal,
+        unit=unit,
+        repeats=effort.repeats(7),
+        calls=effort.of(300, 50),
+        clock=time.process_time,
+        rows=rows,
+        cpprb=CPPRB,
+    )
 
 
-def _data() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    states = seeding.generator(0, seeding.Purpose.NOISE).standard_normal((ROWS, FEATURES), np.float32)
-    after = np.roll(states, -1, 0)
-    dones = np.arange(ROWS) % EPISODE == EPISODE - 1
-    after[dones] += 1.0
-    return states, after, dones
+def our_draw(rows: int, *, update: bool) -> Draw:
+    """A batch by class, and by priority where priorities are updated."""
+    memory, errors = our_buffer(rows, priorities=update), _errors()
+
+    def draw() -> Done:
+        batch, weights, indices = memory.sample_importance_weighted(BATCH)
+        counts = {"draws": len(indices), "corrections": len(weights), "rows_gathered": len(batch["states"])}
+        if update:
+            memory.update_priorities(indices, errors)
+            counts["priority_updates"] = len(indices)
+        return Done(counts)
+
+    return draw
 
 
-def _errors() -> np.ndarray:
-    return seeding.generator(1, seeding.Purpose.NOISE).random(BATCH)
-
-
-def _buffer(*, priorities: bool) -> ImportanceSamplingReplayBuffer:
-    states, after, dones = _data()
-    memory = ImportanceSamplingReplayBuffer(ROWS, (FEATURES,), ImportanceSampler(priorities=priorities))
-    rare = seeding.generator(0, seeding.Purpose.INIT).random(ROWS) < 0.1
-    kinds = np.where(rare, "crisis_parent", "regular_parent").tolist()
-    memory.add_many(states, np.zeros(ROWS, int), np.ones(ROWS), after, dones, kinds, np.ones(ROWS))
-    if priorities:
-        errors = seeding.generator(2, seeding.Purpose.NOISE).random(ROWS)
-        memory.update_priorities(np.arange(ROWS), errors)
-    return memory
-
-
-def _update(memory: ImportanceSamplingReplayBuffer, errors: np.ndarray) -> object:
-    batch, weights, indices = memory.sample_importance_weighted(BATCH)
-    memory.update_priorities(indices, errors)
-    return batch, weights
-
-
-def _cpprb(cpprb: Any) -> Call:
-    """A batch by priority, with weights and gather, and new priorities for it: what a learner does there."""
-    states, after, dones = _data()
+def their_draw(library: Any, rows: int, *, update: bool) -> Draw:
+    """A batch by priority of cpprb's buffer."""
+    states, after, dones = _data(rows)
     shape = {
         "obs": {"shape": FEATURES},
         "act": {"dtype": np.int16},
@@ -111,16 +99,44 @@ def _cpprb(cpprb: Any) -> Call:
         "next_obs": {"shape": FEATURES},
         "done": {},
     }
-    buffer = cpprb.PrioritizedReplayBuffer(ROWS, shape, alpha=0.6)
-    for first in range(0, ROWS, 50_000):
-        part = slice(first, first + 50_000)
-        zeros = np.zeros(50_000)
+    buffer, errors = library.PrioritizedReplayBuffer(rows, shape, alpha=0.6), _errors()
+    for part in np.array_split(np.arange(rows), max(1, rows // 50_000)):
+        zeros = np.zeros(len(part))
         buffer.add(obs=states[part], act=zeros.astype(np.int16), rew=zeros, next_obs=after[part], done=dones[part])
-    errors = _errors()
 
-    def call() -> object:
+    def draw() -> Done:
         batch = buffer.sample(BATCH, beta=0.4)
-        buffer.update_priorities(batch["indexes"], errors)
-        return batch
+        indices = batch["indexes"]
+        counts = {"draws": len(indices), "corrections": len(batch["weights"]), "rows_gathered": len(batch["obs"])}
+        if update:
+            buffer.update_priorities(indices, errors)
+            counts["priority_updates"] = len(indices)
+        return Done(counts)
 
-    return call
+    return draw
+
+
+def our_buffer(rows: int, *, priorities: bool) -> ImportanceSamplingReplayBuffer:
+    """A full buffer, a tenth of its rows of the rare class."""
+    states, after, dones = _data(rows)
+    memory = ImportanceSamplingReplayBuffer(rows, (FEATURES,), ImportanceSampler(priorities=priorities))
+    rare = seeding.generator(0, seeding.Purpose.INIT).random(rows) < 0.1
+    kinds = np.where(rare, "crisis_parent", "regular_parent").tolist()
+    memory.add_many(states, np.zeros(rows, int), np.ones(rows), after, dones, kinds, np.ones(rows))
+    if priorities:
+        errors = seeding.generator(2, seeding.Purpose.NOISE).random(rows)
+        memory.update_priorities(np.arange(rows), errors)
+    return memory
+
+
+@cache
+def _data(rows: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    states = seeding.generator(0, seeding.Purpose.NOISE).standard_normal((rows, FEATURES), np.float32)
+    after = np.roll(states, -1, 0)
+    dones = np.arange(rows) % EPISODE == EPISODE - 1
+    after[dones] += 1.0
+    return states, after, dones
+
+
+def _errors() -> np.ndarray:
+    return seeding.generator(1, seeding.Purpose.NOISE).random(BATCH)

@@ -18,9 +18,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from benchmarks.measure import Row, medians, row
+from benchmarks.measure import Done, Effort, Row, Side, compare
 from benchmarks.plain import PlainDQN, PlainIQN, PlainPPO, mlp
 from benchmarks.plain_recurrent import SEQUENCE, PlainRecurrentDQN, PlainRecurrentPPO
+from benchmarks.run import Bench
 from parallel_agents.acting import Inference, Recall
 from parallel_agents.adapters.gymnasium import gymnasium_environment
 from parallel_agents.models import DQN, IQN, PPO, Model
@@ -124,20 +125,21 @@ LEARNERS = {
 }
 
 
-def rows() -> list[Row]:
+def benches(effort: Effort) -> Iterator[tuple[str, Bench]]:
     require()
-    return [*_kernels(), _replicas()]
-
-
-def _kernels() -> Iterator[Row]:
     for name, learner in LEARNERS.items():
         for size, (inputs, units) in learner.sizes.items():
             for agents in learner.agents.get(size, AGENTS):
-                ours = Seated.of(learner.ours(inputs, units), agents)
-                plain = [learner.plain(inputs, units) for _ in range(agents)]
                 what = f"{name} {size} ({inputs} inputs, {units} units), {agents} agents: module loop / stack"
-                yield _compared(f"acting, {what}", *_acting(ours, plain))
-                yield _compared(f"updating, {what}", *_updating(ours, plain, learner))
+                yield what, partial(_pair, what, learner, agents, (inputs, units), effort)
+    yield "CartPole, dqn: ten runs one by one / ten seeds in one stack", partial(_replicas, effort)
+
+
+def _pair(what: str, learner: Learner, agents: int, shape: tuple[int, int], effort: Effort) -> Iterator[Row]:
+    ours = Seated.of(learner.ours(*shape), agents)
+    plain = [learner.plain(*shape) for _ in range(agents)]
+    yield _compared(f"acting, {what}", _acting(ours, plain), effort)
+    yield _compared(f"updating, {what}", _updating(ours, plain, learner), effort)
 
 
 @dataclass(frozen=True)
@@ -161,7 +163,7 @@ class Seated:
         return len(self.identity)
 
 
-def _acting(ours: Seated, plain: list[Any]) -> tuple[Callable[[], Any], Callable[[], Any]]:
+def _acting(ours: Seated, plain: list[Any]) -> tuple[Side, Side]:
     """One turn of all agents in one world: observations as numpy in, chosen actions as numpy out."""
     blueprint, agents = ours.model.blueprint, len(ours)
     inference = Inference(blueprint.network, agents, 1, together=ours.invariance.holds)
@@ -173,18 +175,21 @@ def _acting(ours: Seated, plain: list[Any]) -> tuple[Callable[[], Any], Callable
     numbers = draws.random((agents, 1, blueprint.slots))
     explore, first = np.full(agents, 0.1), np.zeros((agents, 1), np.bool_)
 
-    def stack() -> None:
+    def stack() -> Done:
         outputs = recall.outputs(inference.forward(recall.inputs(seen, first)))
-        blueprint.choose(outputs, numbers, explore, None)
+        actions, _ = blueprint.choose(outputs, numbers, explore, None)
+        return Done({"actions": len(actions)})
 
-    def loop() -> None:
-        for one, its in zip(plain, own, strict=True):
-            one.act(torch.from_numpy(its))
+    def loop() -> Done:
+        return Done({"actions": sum(len(one.act(torch.from_numpy(its))) for one, its in zip(plain, own, strict=True))})
 
-    return stack, loop
+    words = "every agent's network is asked once and every agent's action is chosen"
+    return Side("module loop", f"{words}, one agent after the other", loop), Side(
+        "stack", f"{words}, all at once", stack
+    )
 
 
-def _updating(ours: Seated, plain: list[Any], learner: Learner) -> tuple[Callable[[], Any], Callable[[], Any]]:
+def _updating(ours: Seated, plain: list[Any], learner: Learner) -> tuple[Side, Side]:
     """A round of all agents, from the same columns, as the inline backend learns it."""
     blueprint, agents = ours.model.blueprint, len(ours)
     seated = replace(ours, learner=blueprint.learner(updates=learner.updates))
@@ -192,15 +197,27 @@ def _updating(ours: Seated, plain: list[Any], learner: Learner) -> tuple[Callabl
     snapshot = blueprint.rehearsal(agents, updates=learner.updates)
     backend = InlineBackend([seated], [state], together=True, timeline=Timeline(enabled=False))
 
-    def stack() -> None:
+    def stack() -> Done:
         backend.submit(1, [lambda: snapshot])
-        backend.result(1, 600.0)
+        ((_, result),) = backend.result(1, 600.0)
+        updates = int(result.updates.sum())
+        if learner.replays:
+            samples = snapshot["returns"].size
+        else:  # a pass of so many minibatches goes once over all that is valid
+            samples = int(snapshot["valid"].sum()) * updates // (agents * ROLLOUT["minibatches"])
+        return Done({"updates": updates, "samples": samples}, backend.name)
 
-    def loop() -> None:
+    def loop() -> Done:
+        before = sum(own.updates for own in plain), sum(own.samples for own in plain)
         for agent, own in enumerate(plain):
             own.learn(_columns(snapshot, agent, blueprint.observation, learner), learner.updates)
+        after = sum(own.updates for own in plain), sum(own.samples for own in plain)
+        return Done({"updates": after[0] - before[0], "samples": after[1] - before[1]})
 
-    return stack, loop
+    words = f"{learner.updates} updates of every agent from its own columns"
+    return Side("module loop", f"{words}, one agent after the other", loop), Side(
+        "stack", f"{words}, as one round", stack
+    )
 
 
 def _columns(snapshot: Snapshot, agent: int, picture: tuple[int, ...], learner: Learner) -> dict[str, Any]:
@@ -217,33 +234,48 @@ def _identity(agents: int) -> Identity:
     return Identity((0,) * agents, tuple(range(agents)))
 
 
-def _compared(name: str, stack: Callable[[], Any], loop: Callable[[], Any]) -> Row:
-    stack()
+def _compared(name: str, sides: tuple[Side, Side], effort: Effort) -> Row:
+    loop, stack = sides
+    if effort.quick:
+        return compare(name, loop, stack, goal=1.0, repeats=0)
+    stack.do()
     began = time.perf_counter()
-    stack()
+    stack.do()
     once = time.perf_counter() - began
     calls, repeats = max(1, min(100, int(SECONDS / once))), 5 if once < 0.3 else 2
-    seconds = medians({"stack": stack, "loop": loop}, repeats=repeats, calls=calls)
-    ratio = seconds["loop"] / seconds["stack"]
-    return row(name, ratio, 1.0, "times", repeats, stack_us=seconds["stack"] * 1e6, loop_us=seconds["loop"] * 1e6)
+    return compare(name, loop, stack, goal=1.0, repeats=repeats, calls=calls)
 
 
-def _replicas() -> Row:
+def _replicas(effort: Effort) -> list[Row]:
     """Ten seeds of CartPole as ten agents of one stack, against the ten runs one by one: the same bytes."""
-    small: dict[str, Any] = {"experiment": {"epochs": 16}, "model": {"algorithm": "dqn", "learning_starts": 500}}
+    model = {"algorithm": "dqn", "learning_starts": 500}
+    digests: dict[str, list[str]] = {}
 
-    def run(seed: int, seeds: int) -> tuple[float, list[str]]:
-        sections = {**small, "experiment": {**small["experiment"], "seed": seed, "seeds": seeds}}
-        game = gymnasium_environment("CartPole-v1")(config={**sections, "parallel": {"backend": "inline"}})
+    def run(seed: int, seeds: int) -> tuple[float, dict[str, Any]]:
+        experiment = {"epochs": effort.of(16, 6), "seed": seed, "seeds": seeds}
+        config = {"experiment": experiment, "model": model, "parallel": {"backend": "inline"}}
+        game = gymnasium_environment("CartPole-v1")(config=config)
         game.prepare()
         began = time.perf_counter()
-        digests = game.run_experiment()["digests"]
-        return time.perf_counter() - began, digests
+        summary = game.run_experiment()
+        return time.perf_counter() - began, summary
 
-    run(0, 10)
-    together, digests = run(0, 10)
-    alone = [run(seed, 1) for seed in range(10)]
-    assert digests == [own for _, one in alone for own in one], "a stack of replicas must give the single runs' bytes"
-    apart = sum(seconds for seconds, _ in alone)
-    return row("CartPole, dqn: ten runs one by one / ten seeds in one stack", apart / together, 1.0, "times", 1,
-               together_seconds=together, one_by_one_seconds=apart)  # fmt: skip
+    def side(name: str, work: str, runs: list[tuple[int, int]]) -> Side:
+        def do() -> Done:
+            ended = [run(*one) for one in runs]
+            digests[name] = [digest for _, summary in ended for digest in summary["digests"]]
+            counts = {what: sum(summary[what] for _, summary in ended) for what in ("transitions", "updates")}
+            return Done(counts, ended[0][1]["backend"], sum(seconds for seconds, _ in ended))
+
+        return Side(name, work, do)
+
+    row = compare(
+        "CartPole, dqn: ten runs one by one / ten seeds in one stack",
+        side("one by one", "ten whole runs, a seed each", [(seed, 1) for seed in range(10)]),
+        side("one stack", "the same ten seeds as replicas of one run", [(0, 10)]),
+        goal=1.0,
+        repeats=effort.repeats(3),
+    )
+    if digests["one by one"] != digests["one stack"]:
+        raise ValueError("a stack of replicas gave other bytes than the single runs")
+    return [row]

@@ -1,20 +1,18 @@
-"""Speed of the market: auctions and episodes per second, a sample export, and discovery.
-
-`rows()` measures and returns rows of the benchmark table; `python -m benchmarks.market_bench` prints them.
-"""
+"""Speed of the market: auctions and episodes per second, a sample export, and discovery."""
 
 from __future__ import annotations
 
 import asyncio
-import json
-import statistics
 import time
-from collections.abc import Callable
-from typing import Literal
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import cache, partial
+from typing import Any, Literal
 
 import numpy as np
 
-from benchmarks.measure import Row, row
+from benchmarks.measure import Done, Effort, Row, Side, rate
+from benchmarks.run import Bench
 from parallel_agents.market.discovery import Patterns, discover
 from parallel_agents.market.importance import PolicyDoor
 from parallel_agents.market.montecarlo import EpisodeExperience, ExperienceBuffer, MonteCarloSimulator
@@ -25,61 +23,88 @@ from parallel_agents.models import DQN
 from parallel_agents.seeding import Purpose, generator
 
 Fidelity = Literal["full", "fast"]
+STEPS = 50
 
 
-def _row(name: str, rates: list[float], goal: float, unit: str, what: str) -> Row:
-    """The median rate of some repeats, with the best and the worst beside it."""
-    median, best, worst = (round(f(rates), 3) for f in (statistics.median, max, min))
-    return row(f"market: {name}", median, goal, unit, len(rates), what=what, best=best, worst=worst)
+def benches(effort: Effort) -> Iterator[tuple[str, Bench]]:
+    full, fast = partial(_auctions, "full", 20.0), partial(_auctions, "fast", 5000.0)
+    yield "market: full fidelity, 1 thread", partial(full, "market: full fidelity, 1 thread", 1, 1.2, effort)
+    yield "market: full fidelity, 2 threads", partial(full, "market: full fidelity, 2 threads", 2, 2.0, effort)
+    yield "market: fast mode, 2 threads", partial(fast, "market: fast mode, 2 threads", 2, 100.0, effort)
+    yield "market: episodes, no policy", partial(_episodes, effort)
+    yield "market: episodes, policy network", partial(_with_network, effort)
+    yield "market: a million experiences", partial(_buffer, effort)
+    yield "market: sample exports and discovery", partial(_data, effort)
 
 
-def _repeat(work: Callable[[int], float], repeats: int) -> list[float]:
-    """`work` returns how much was done in its epoch; the first run is not counted."""
-    work(0)
-    rates = []
-    for epoch in range(1, repeats + 1):
-        start = time.perf_counter()
-        done = work(epoch)
-        rates.append(done / (time.perf_counter() - start))
-    return rates
+@cache
+def _patterns() -> Patterns:
+    return discover(_sample(0))
+
+
+@cache
+def _worlds(count: int) -> tuple[World, ...]:
+    return create_world_variants(_patterns(), count)
 
 
 def _auctions(
-    worlds: tuple[World, ...], *, threads: int, fidelity: Fidelity, per_step: float, repeats: int
-) -> list[float]:
+    fidelity: Fidelity, per_step: float, name: str, threads: int, goal: float, effort: Effort
+) -> Iterator[Row]:
+    """Auctions per second of an episode in all worlds; how many there are is drawn, so it is counted."""
+    worlds = _worlds(effort.of(1000, 100))
     with MarketWorlds(worlds, auctions_per_step=per_step, threads=threads, fidelity=fidelity) as market:
         bids = np.exp(market.parameters.usual_bid)[None]
 
-        def episode(epoch: int) -> float:
-            market.reset(epoch)
+        def episode() -> Done:
+            market.reset(1)  # the same episode each time: the same auctions
             while not market.done:
                 market.step(bids)
-            return float(market.total.auctions.sum()) / 1e6
+            return Done({"auctions": int(market.total.auctions.sum()), "world_steps": STEPS * len(worlds)})
 
-        return _repeat(episode, repeats)
+        words = f"an episode of {STEPS} steps in each of {len(worlds)} worlds, {per_step:g} auctions a step, 5 rivals"
+        side = Side(f"{threads} threads", words, episode)
+        yield rate(name, side, "auctions", goal=goal, unit="M auctions/s", per=1e6, repeats=effort.repeats(5))
 
 
-def _episodes(worlds: tuple[World, ...], *, threads: int | None, repeats: int) -> list[float]:
+def _episodes(effort: Effort) -> Iterator[Row]:
     """Episodes per second with observation, step and reward of all worlds, as an agent would have them."""
-    with MarketWorlds(worlds, threads=threads) as market:
+    worlds = _worlds(100)
+    with MarketWorlds(worlds) as market:
         bids = np.exp(market.parameters.usual_bid)[None]
 
-        def episode(epoch: int) -> float:
-            market.reset(epoch)
+        def episode() -> Done:
+            market.reset(1)
+            steps = 0
             while not market.done:
                 market.step(bids)
                 market.observe()
-            return float(len(worlds))
+                steps += 1
+            return Done({"episodes": len(worlds), "world_steps": steps * len(worlds)})
 
-        return _repeat(episode, repeats)
+        side = Side("worlds", f"an episode of {STEPS} steps x 20 auctions in each of 100 worlds, observed", episode)
+        yield rate(
+            "market: episodes, no policy", side, "episodes", goal=2000.0, unit="episodes/s", repeats=effort.repeats(10)
+        )
 
 
-def _with_network(patterns: Patterns, repeats: int) -> list[float]:
+def _with_network(effort: Effort) -> Iterator[Row]:
     """Episodes per second of the whole simulator, a policy network of 64 × 64 units choosing in every step."""
-    with MonteCarloSimulator(100, None, 100, patterns=patterns) as simulator:
+    with MonteCarloSimulator(100, None, 100, patterns=_patterns()) as simulator:
         world = simulator.world(0)
         agent = PolicyDoor(DQN((len(world.names),), world.space, hidden=(64, 64)))
-        return _repeat(lambda _: float(len(asyncio.run(simulator.run_episode_batch(agent)))), repeats)
+
+        def batch() -> Done:
+            return Done({"episodes": len(asyncio.run(simulator.run_episode_batch(agent)))})
+
+        side = Side("MonteCarloSimulator", "an episode in each of 100 worlds in flight, a network choosing", batch)
+        yield rate(
+            "market: episodes, policy network",
+            side,
+            "episodes",
+            goal=800.0,
+            unit="episodes/s",
+            repeats=effort.repeats(10),
+        )
 
 
 def _experiences(count: int, steps: int = 50, features: int = 32) -> list[EpisodeExperience]:
@@ -103,59 +128,46 @@ def _experiences(count: int, steps: int = 50, features: int = 32) -> list[Episod
     ]
 
 
-def _buffer(repeats: int) -> tuple[list[float], float]:
-    """CPU seconds to add a million transitions of 32 features and to read them back; and megabytes."""
-    episodes, seconds = _experiences(20_000), []
-    for _ in range(repeats):
+def _buffer(effort: Effort) -> Iterator[Row]:
+    """Add a million transitions of 32 features and read them back, in processor time."""
+    episodes = _experiences(20_000)
+    size = 0
+
+    def round_trip() -> Done:
+        nonlocal size
         buffer = ExperienceBuffer(1_000_000, 32)
         began = time.process_time()
         buffer.add_experiences(episodes)
         rows = sum(len(buffer.rows(part)["rewards"]) for part in np.array_split(np.arange(1_000_000), 100))
-        seconds.append(time.process_time() - began)
-        assert rows == 1_000_000
-    return seconds, buffer.nbytes / 1e6
+        seconds, size = time.process_time() - began, buffer.nbytes
+        return Done({"round_trips": 1, "rows": rows}, seconds=seconds)
+
+    side = Side("ExperienceBuffer", "a million transitions of 32 features added, and all of them read back", round_trip)
+    repeats = effort.repeats(3)
+    unit = "round trips/CPU-s"
+    row = rate("market: a million experiences", side, "round_trips", goal=1.0, unit=unit, repeats=repeats)
+    yield replace(row, detail={"megabytes": size / 1e6})
 
 
-def _data(repeats: int) -> tuple[list[float], list[float], Patterns]:
-    makes, finds = [], []
-    for seed in range(repeats + 1):
-        start = time.perf_counter()
-        sample = draw_sample(seed=seed)
-        made = time.perf_counter()
-        found = discover({"events": sample.events, "ads": sample.ads, "auction_insights": sample.insights})
-        makes.append(made - start)
-        finds.append(time.perf_counter() - made)
-    return makes[1:], finds[1:], found
+def _sample(seed: int) -> dict[str, Any]:
+    made = draw_sample(seed=seed)
+    return {"events": made.events, "ads": made.ads, "auction_insights": made.insights}
 
 
-def rows(repeats: int = 5) -> list[Row]:
-    """All rows of the market."""
-    makes, finds, patterns = _data(repeats)
-    worlds = create_world_variants(patterns, 1000)
-    one, two = (_auctions(worlds, threads=t, fidelity="full", per_step=20, repeats=repeats) for t in (1, 2))
-    fast = _auctions(worlds, threads=2, fidelity="fast", per_step=5000, repeats=repeats)
-    episodes = _episodes(worlds[:100], threads=None, repeats=2 * repeats)
-    network = _with_network(patterns, 2 * repeats)
-    seconds, megabytes = _buffer(min(repeats, 3))
-    size = "1000 worlds, 50 steps, 20 auctions a step, 5 rivals"
-    small = "3000 users, 70 days, with reports, in memory"
-    return [
-        _row("full fidelity, 1 thread", one, 1.2, "M auctions/s", size),
-        _row("full fidelity, 2 threads", two, 2.0, "M auctions/s", size),
-        _row("fast mode, 2 threads", fast, 100.0, "M auctions/s", "1000 worlds, 50 steps, 5000 auctions a step"),
-        _row("episodes, no policy", episodes, 2000.0, "episodes/s", "100 worlds, 50 steps of 20 auctions"),
-        _row("episodes, policy network", network, 800.0, "episodes/s", "MonteCarloSimulator, 100 worlds in flight"),
-        _row(
-            "a million experiences",
-            [1.0 / s for s in seconds],
-            1.0,
-            "round trips/CPU-s",
-            f"32 features, {megabytes:.0f} MB",
-        ),
-        _row("sample exports", [1.0 / s for s in makes], 1.0, "exports/s", small),
-        _row("discovery", [1.0 / s for s in finds], 0.2, "exports/s", small),
-    ]
+def _data(effort: Effort) -> Iterator[Row]:
+    words, repeats = "an export of 3000 users over 70 days, with reports, in memory", effort.repeats(5)
 
+    def make() -> Done:
+        _sample(0)
+        return Done({"exports": 1})
 
-if __name__ == "__main__":
-    print(json.dumps(rows(), indent=1))
+    side = Side("sample", f"draw {words}", make)
+    yield rate("market: sample exports", side, "exports", goal=1.0, unit="exports/s", repeats=repeats)
+    sample = _sample(0)
+
+    def find() -> Done:
+        discover(sample)
+        return Done({"exports": 1})
+
+    side = Side("discovery", f"find the patterns of {words}", find)
+    yield rate("market: discovery", side, "exports", goal=0.2, unit="exports/s", repeats=repeats)

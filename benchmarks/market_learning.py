@@ -5,7 +5,8 @@
     python -m benchmarks.market_learning importance   crisis parents sought in every batch against drawn as they come
     python -m benchmarks.market_learning focus        learning that starts from robust strategies against from nothing
 
-Ten paired seeds each, 20 for worlds and 5 for time; prints one JSON object per figure.
+Ten paired seeds each, 20 for worlds and 5 for time; prints one JSON object per figure, and keeps what was found in
+results/market_learning.json, from which `python -m benchmarks.tables` writes the table of docs/market.md.
 """
 
 from __future__ import annotations
@@ -13,9 +14,12 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
+from pathlib import Path
 
 import numpy as np
 
+from benchmarks.run import provenance
+from benchmarks.tables import measured
 from parallel_agents.market.compare import Paired, WorldsStudy, compare_importance, compare_wall_time, compare_worlds
 from parallel_agents.market.discovery import Patterns
 from parallel_agents.market.importance import PolicyDoor
@@ -33,7 +37,14 @@ from parallel_agents.market.source import sample_patterns
 from parallel_agents.market.worlds import WorldType
 from parallel_agents.models import DQN
 
+RESULTS = Path(__file__).parent / "results" / "market_learning.json"
 WORLDS, STEPS = 30, 20
+STUDIES = {
+    "worlds": "100 worlds against one",
+    "time": "one world after another against all at once",
+    "importance": "crisis parents sought or drawn as they come",
+    "focus": "starting from robust strategies or not",
+}
 
 
 def tell(text: str) -> None:
@@ -106,6 +117,10 @@ def main(what: str) -> None:
         raise SystemExit(__doc__)
     for one in found:
         print(json.dumps(one.as_dict()), flush=True)
+    known = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
+    where = provenance()
+    known[STUDIES[what]] = {"measured": measured([where]), **where, "found": [one.as_dict() for one in found]}
+    RESULTS.write_text(json.dumps(known, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -1,29 +1,199 @@
-"""How everything here is measured: alternating repeats in one run, medians, one torch thread."""
+"""The row of a benchmark, and the one way in which rows are measured.
+
+A row sets two sides beside each other that do the same work, in the same process run, in turn. Each side says in words
+what it does, and each call returns what it did, counted while it did it. Where the counts differ the row has failed,
+whatever its ratio would be. A row with one side is a rate against a goal that is a number.
+"""
 
 from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
-Row = dict[str, Any]
+Counts = Mapping[str, int]
 
 
-def row(name: str, ratio: float, goal: float | None, unit: str, repeats: int, **detail: Any) -> Row:
-    """One line of `results/latest.json`."""
-    return {"name": name, "ratio": round(ratio, 3), "goal": goal, "unit": unit, "repeats": repeats, "detail": detail}
+@dataclass(frozen=True)
+class Done:
+    """What one call of a side did."""
+
+    counts: Counts
+    """Such as `{"turns": 100, "updates": 32}`, counted by the code that did it."""
+    backend: str | None = None
+    """Where learning really took place, for sides that run the engine."""
+    seconds: float | None = None
+    """What the call took, where it times itself because preparing is no part of the work."""
 
 
-def medians(ways: Mapping[str, Callable[[], Any]], *, repeats: int = 5, calls: int = 1) -> dict[str, float]:
-    """Median seconds of one call of each way, measured in turn so that noise meets all alike."""
-    times: dict[str, list[float]] = {name: [] for name in ways}
-    for way in ways.values():
-        way()
-    for _ in range(repeats):
-        for name, way in ways.items():
-            began = time.perf_counter()
-            for _ in range(calls):
-                way()
-            times[name].append((time.perf_counter() - began) / calls)
-    return {name: statistics.median(values) for name, values in times.items()}
+@dataclass(frozen=True)
+class Side:
+    """One way of doing the work of a row."""
+
+    name: str
+    work: str
+    """What a call does, in words."""
+    do: Callable[[], Done]
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A side after measuring: what each call did, and the median, lowest and highest seconds of a call."""
+
+    name: str
+    work: str
+    counts: Counts
+    seconds: float
+    lowest: float
+    highest: float
+    backend: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """One line of the results. `failed` and `skipped` say why there is no ratio."""
+
+    name: str
+    ratio: float | None
+    goal: float | None
+    unit: str
+    repeats: int
+    sides: Sequence[Measured] = ()
+    at_most: bool = False
+    """The goal is the highest ratio allowed, not the lowest."""
+    detail: Mapping[str, Any] = field(default_factory=dict)
+    skipped: str | None = None
+    failed: str | None = None
+
+    def __post_init__(self) -> None:
+        if (self.ratio is None) == (self.skipped is None and self.failed is None):
+            raise ValueError(f"{self.name}: a row has a ratio, or says why it was skipped or has failed")
+        if self.ratio is not None and self.unit.startswith("share") and not 0.0 <= self.ratio <= 1.0:
+            raise ValueError(
+                f"{self.name}: a share of {self.ratio:.3f} was measured; a part is never more than the whole"
+            )
+
+    @property
+    def good(self) -> bool:
+        """Whether the row was measured and reached its goal, or was skipped."""
+        if self.skipped is not None:
+            return True
+        if self.ratio is None:
+            return False
+        return self.goal is None or (self.ratio <= self.goal if self.at_most else self.ratio >= self.goal)
+
+
+@dataclass(frozen=True)
+class Effort:
+    """How much is measured: a quick run shows that every row works, its figures are worth little."""
+
+    quick: bool = False
+
+    def of(self, full: int, quick: int = 2) -> int:
+        """Epochs, sizes or calls: `full`, or at most `quick` in a quick run."""
+        return min(full, quick) if self.quick else full
+
+    def repeats(self, full: int) -> int:
+        """Repeats: none in a quick run, which keeps the seconds of the first call."""
+        return 0 if self.quick else full
+
+
+def measure(
+    sides: Sequence[Side], *, repeats: int, calls: int = 1, clock: Callable[[], float] = time.perf_counter
+) -> list[Measured]:
+    """Measure all sides in turn, in changing order, after a first call of each, which compiles and warms the caches.
+
+    The first call is kept only where there are no repeats. Every call of a side must do the same work.
+    """
+
+    def timed(side: Side, times: int) -> tuple[list[Done], float]:
+        began = clock()
+        done = [side.do() for _ in range(times)]
+        took = (clock() - began) / times
+        return done, took if done[0].seconds is None else statistics.fmean(one.seconds or 0.0 for one in done)
+
+    seconds: list[list[float]] = [[] for _ in sides]
+    last: list[Done] = []
+    for side, own in zip(sides, seconds, strict=True):
+        (done,), took = timed(side, 1)
+        last.append(done)
+        if not repeats:
+            own.append(took)
+    for repeat in range(repeats):
+        for k in range(len(sides)) if repeat % 2 == 0 else reversed(range(len(sides))):
+            all_done, took = timed(sides[k], calls)
+            seconds[k].append(took)
+            for done in all_done:
+                if done.counts != last[k].counts:
+                    raise ValueError(f"{sides[k].name} did {dict(done.counts)}, but at first {dict(last[k].counts)}")
+            last[k] = all_done[-1]
+    return [
+        Measured(side.name, side.work, dict(done.counts), statistics.median(own), min(own), max(own), done.backend)
+        for side, own, done in zip(sides, seconds, last, strict=True)
+    ]
+
+
+def compare(
+    name: str,
+    baseline: Side,
+    ours: Side,
+    *,
+    goal: float | None,
+    repeats: int,
+    calls: int = 1,
+    clock: Callable[[], float] = time.perf_counter,
+    unit: str = "times as fast",
+    at_most: bool = False,
+    **detail: Any,
+) -> Row:
+    """Set two sides beside each other: the ratio is the baseline's seconds over ours, for the same work."""
+    sides = measure([baseline, ours], repeats=repeats, calls=calls, clock=clock)
+    return ratio_of(name, *sides, goal=goal, unit=unit, repeats=repeats, at_most=at_most, **detail)
+
+
+def ratio_of(
+    name: str,
+    baseline: Measured,
+    ours: Measured,
+    *,
+    goal: float | None,
+    repeats: int,
+    unit: str = "times as fast",
+    at_most: bool = False,
+    **detail: Any,
+) -> Row:
+    """Make the row of two measured sides; it has failed where they did not do the same work."""
+    unequal = None
+    if baseline.counts != ours.counts:
+        unequal = f"unequal work: {baseline.name} did {dict(baseline.counts)}, {ours.name} did {dict(ours.counts)}"
+    return Row(
+        name=name,
+        ratio=None if unequal else baseline.seconds / ours.seconds,
+        goal=goal,
+        unit=unit,
+        repeats=repeats,
+        sides=(baseline, ours),
+        at_most=at_most,
+        detail=detail,
+        failed=unequal,
+    )
+
+
+def rate(
+    name: str,
+    side: Side,
+    counted: str,
+    *,
+    goal: float | None,
+    unit: str,
+    repeats: int,
+    per: float = 1.0,
+    clock: Callable[[], float] = time.perf_counter,
+    **detail: Any,
+) -> Row:
+    """Measure how much of what is counted is done a second, in units of `per`."""
+    (own,) = measure([side], repeats=repeats, clock=clock)
+    ratio = own.counts[counted] / own.seconds / per
+    return Row(name=name, ratio=ratio, goal=goal, unit=unit, repeats=repeats, sides=(own,), detail=detail)

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from benchmarks.run import provenance
 from parallel_agents.networks import gradient_rows
 from parallel_agents.workflows.defence import NetworkDefence
 
@@ -82,7 +83,7 @@ def noise(worlds: int) -> float:
 def study(seeds: int = 10, transitions: int = 50_000) -> dict[str, Any]:
     """Everything, per number of environments."""
     torch.set_num_threads(1)
-    found: dict[str, Any] = {"seeds": seeds, "transitions": transitions}
+    found: dict[str, Any] = {"seeds": seeds, "transitions": transitions, **provenance()}
     for count in COUNTS:
         final = returns(count, seeds, transitions)
         found[str(count)] = {

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from benchmarks.run import provenance
 from parallel_agents.workflows.trainer import ParallelWorkflowRLTrainer
 from parallel_agents.workflows.training import effective_orders
 
@@ -28,7 +29,7 @@ def study(red: str, weight: float, episodes: int) -> list[dict[str, Any]]:
     """One row per order: whether and when it was learnt, the compliance reached, and what the policy is worth."""
     torch.set_num_threads(1)
     trainer = ParallelWorkflowRLTrainer(alignment_weight=weight, worlds={"red": red}, train_episodes_per_env=episodes)
-    rows = []
+    rows, where = [], provenance()
     for number, order in enumerate(effective_orders()):
         began = time.process_time()
         result = trainer.run_workflow(number, order)
@@ -42,6 +43,7 @@ def study(red: str, weight: float, episodes: int) -> list[dict[str, Any]]:
                 "evaluated": result.verdict.compliance,
                 "return": result.verdict.value,
                 "seconds": time.process_time() - began,
+                **where,
             }
         )
         print(json.dumps(rows[-1]), flush=True)

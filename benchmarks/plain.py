@@ -1,6 +1,7 @@
 """Ordinary learners, one object per agent, as they are usually written: what a loop over agents consists of.
 
-Each does the same arithmetic as our learner of that name, with torch's own modules and a fused Adam of its own.
+Each does the same arithmetic as our learner of that name, with torch's own modules and a fused Adam of its own, and
+counts the updates it made and the samples it made them from.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ class PlainDQN:
 
     def __init__(self, online: nn.Module) -> None:
         self.online = online
+        self.updates = self.samples = 0
         self.target = copy.deepcopy(self.online)
         self.optimizer = torch.optim.Adam(self.online.parameters(), 1e-3, fused=True)
 
@@ -45,6 +47,7 @@ class PlainDQN:
         for update in range(updates):
             batch = {name: column[update * size : (update + 1) * size] for name, column in columns.items()}
             self._step(self.loss(batch))
+            self.samples += batch["returns"].numel()
 
     def loss(self, batch: Batch) -> Tensor:
         with torch.no_grad():
@@ -59,6 +62,7 @@ class PlainDQN:
         loss.backward()  # type: ignore[no-untyped-call]
         nn.utils.clip_grad_norm_(self.online.parameters(), 10.0)
         self.optimizer.step()
+        self.updates += 1
         with torch.no_grad():
             for mine, theirs in zip(self.online.parameters(), self.target.parameters(), strict=True):
                 theirs.lerp_(mine, 0.01)
@@ -134,6 +138,7 @@ class PlainPPO:
         self.parameters = parameters or [*policy.parameters(), *value.parameters()]
         self.optimizer = torch.optim.Adam(self.parameters, 1e-3, fused=True)
         self.entropy = 0.01
+        self.updates = self.samples = 0
 
     def act(self, seen: Tensor) -> Array:
         with torch.inference_mode():
@@ -182,3 +187,5 @@ class PlainPPO:
         loss.backward()  # type: ignore[no-untyped-call]
         nn.utils.clip_grad_norm_(self.parameters, 0.5)
         self.optimizer.step()
+        self.updates += 1
+        self.samples += len(each) if counted is None else int(counted.sum())

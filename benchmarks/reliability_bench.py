@@ -1,4 +1,4 @@
-"""What reliability costs: supervision with logging, and a checkpoint every 50 epochs, as a share of turns/s.
+"""What reliability costs: supervision with logging, and a checkpoint every 50 epochs.
 
 The noise of the machine must meet both sides alike: neighbouring blocks differ by a tenth on a shared machine, which
 would drown what is looked for. So supervision is switched on and off every few epochs of one and the same run, and the
@@ -11,12 +11,13 @@ from __future__ import annotations
 import statistics
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Iterator
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
-from benchmarks.measure import Row, row
+from benchmarks.measure import Done, Effort, Measured, Row, Side, compare, ratio_of
+from benchmarks.run import Bench
 from examples.treasure_hunt import TreasureHunt
 from parallel_agents.config import merge
 from parallel_agents.runtime.checkpoints import Checkpointer
@@ -36,56 +37,56 @@ EVERY, ROUND, WARM = 50, 4, 5
 """Epochs between two checkpoints and between two rounds; checkpoints until buffers are full and all is compiled."""
 
 
-def rows() -> list[Row]:
-    with tempfile.TemporaryDirectory() as folder:
-        return [_watched(Path(folder)), _checkpoint(Path(folder))]
+def benches(effort: Effort) -> Iterator[tuple[str, Bench]]:
+    yield "supervision and logging", partial(_watched, effort)
+    yield "a checkpoint every 50 epochs", partial(_checkpoint, effort)
 
 
-def _blocks(plain: Callable[[int], Any], other: Callable[[int], Any]) -> tuple[list[float], list[float]]:
-    """Processor seconds of each block, the sides in turn and in changing order; both run the same environment on."""
-    times: tuple[list[float], list[float]] = ([], [])
-    epoch = 2 * BLOCK
-    plain(epoch)  # compiled, buffers warm
-    for number in range(BLOCKS):
-        for side in (0, 1) if number % 2 else (1, 0):
-            epoch += BLOCK
-            began = time.process_time()
-            (plain, other)[side](epoch)
-            times[side].append(time.process_time() - began)
-    return times
-
-
-def _watched(folder: Path) -> Row:
+def _watched(effort: Effort) -> Iterator[Row]:
     """A supervisor, a log, a metrics file and a timeline, against none of them."""
     game = TreasureHunt(config=CONFIG)
     run = game.prepare()
     supervisor = run.supervisor
+    done = {"epochs": 0, "turns": 0}
 
     class Nobody:
         def __enter__(self) -> None: ...
 
         def __exit__(self, *_: object) -> None: ...
 
-    def alone(epochs: int) -> None:
+    def go_on(listeners: list[SilentListener]) -> Done:
+        summary = game.run_experiment(done["epochs"] + BLOCK, listeners=listeners)
+        turns = summary["turns"] - done["turns"]
+        done.update(epochs=summary["epochs"], turns=summary["turns"])
+        return Done({"turns": turns}, summary["backend"])
+
+    def alone() -> Done:
         run.supervisor = Nobody()  # type: ignore[assignment]
         game.timeline.enabled = False
-        game.run_experiment(epochs)
+        return go_on([])
 
-    def watched(epochs: int) -> None:
+    def watched(folder: Path) -> Done:
         run.supervisor = supervisor
         game.timeline.enabled = True
         with configure_logs(folder / "log.jsonl", run="bench", console=False), bind(role="conductor"):
-            game.run_experiment(epochs, listeners=[EventLog(), MetricsWriter(folder / "metrics.jsonl")])
+            return go_on([EventLog(), MetricsWriter(folder / "metrics.jsonl")])
 
-    plain, other = _blocks(alone, watched)
-    return _row("supervision and logging, treasure hunt with 8 agents", plain, other)
+    words = f"{BLOCK} more epochs of 100 turns of one run, 8 agents"
+    with tempfile.TemporaryDirectory() as folder:
+        yield compare(
+            "treasure hunt with 8 agents: processor time without / with supervision and logging",
+            Side("without", words, alone),
+            Side("with", f"{words}; supervisor, log, metrics and timeline on", partial(watched, Path(folder))),
+            goal=0.97,
+            repeats=effort.repeats(BLOCKS),
+            clock=time.process_time,
+        )
 
 
-def _checkpoint(folder: Path) -> Row:
+def _checkpoint(effort: Effort) -> Iterator[Row]:
     """What the epochs after a checkpoint, beside which it is written, take longer than others of the same 50."""
     game = TreasureHunt(config=merge(CONFIG, {"experiment": {"checkpoint_every": EVERY}}))
     run = game.prepare()
-    run.checkpointer = Checkpointer(run, folder, keep_last=3)
 
     class Clock(SilentListener):
         """When each epoch ended; the checkpoint of an epoch begins right after that."""
@@ -97,31 +98,27 @@ def _checkpoint(folder: Path) -> Row:
             self.times.append(time.perf_counter())
 
     clock = Clock()
-    game.run_experiment(EVERY * (WARM + 2 * BLOCKS), listeners=[clock])
-    costs, usual = [], []
-    for first in range(EVERY * WARM, len(clock.times) - EVERY, EVERY):
+    warm = effort.of(WARM, 1)
+    with tempfile.TemporaryDirectory() as folder:
+        run.checkpointer = Checkpointer(run, Path(folder), keep_last=3)
+        summary = game.run_experiment(EVERY * (warm + effort.of(2 * BLOCKS)), listeners=[clock])
+    extra, usual = [], []
+    for first in range(EVERY * warm, len(clock.times) - EVERY, EVERY):
         ends = clock.times[first : first + EVERY : ROUND]  # windows of as many epochs, with as many rounds in each
         written, *others = [after - before for before, after in pairwise(ends)]
-        usual.append(EVERY / ROUND * statistics.median(others))
-        costs.append(written - statistics.median(others))
-    return row(
-        "a checkpoint every 50 epochs, treasure hunt with 8 agents: turns/s kept",
-        1.0 / (1.0 + statistics.median(costs) / statistics.median(usual)),
-        0.97,
-        "of turns/s",
-        len(costs),
-        checkpoint_ms=1e3 * statistics.median(costs),
-        epoch_ms=1e3 * statistics.median(usual) / EVERY,
-    )
+        usual.append(statistics.median(others))
+        extra.append(written - usual[-1])
+    window, cost = statistics.median(usual), statistics.median(extra)
 
+    def side(name: str, work: str, seconds: float) -> Measured:
+        return Measured(name, work, {"epochs": EVERY}, seconds, seconds, seconds, summary["backend"])
 
-def _row(name: str, plain: list[float], other: list[float]) -> Row:
-    return row(
-        f"{name}: turns/s kept",
-        statistics.median(plain) / statistics.median(other),
-        0.97,
-        "of turns/s",
-        len(plain),
-        plain_ms=1e3 * statistics.median(plain) / BLOCK,
-        with_ms=1e3 * statistics.median(other) / BLOCK,
+    plain = EVERY / ROUND * window
+    yield ratio_of(
+        "treasure hunt with 8 agents: 50 epochs without / with a checkpoint",
+        side("without", "50 epochs, from windows of 4 of them", plain),
+        side("with", "the same, and what the 4 epochs beside which a checkpoint is written take longer", plain + cost),
+        goal=0.97,
+        repeats=len(extra),
+        checkpoint_ms=1e3 * cost,
     )

@@ -1,37 +1,133 @@
-"""Run every benchmark and write `benchmarks/results/latest.json`.
+"""Run the benchmarks, print and store their rows, and exit with 1 where a row failed or fell below its goal.
 
-python -m benchmarks.run              all of them
-python -m benchmarks.run engine       those of benchmarks/engine_bench.py
+python -m benchmarks.run                all of them; writes results/latest.json
+python -m benchmarks.run engine market  only those of engine_bench.py and market_bench.py; writes results/partial.json
+python -m benchmarks.run --quick        no repeats and shorter runs: shows that every row works, and says so
+
+`latest.json` is always one run of everything on one commit: a run of some benchmarks never touches it, and each row of
+`partial.json` says `"partial": true`. Both are lists of rows; each row carries where it was measured.
 """
 
 from __future__ import annotations
 
+import argparse
 import importlib
 import json
+import os
+import platform
+import subprocess
 import sys
+import traceback
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict
+from datetime import UTC, datetime
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+import torch
+
+from benchmarks.measure import Effort, Row
+from parallel_agents.runtime.plan import cores
+
 HERE = Path(__file__).parent
+RESULTS = HERE / "results"
+
+Bench = Callable[[], Iterable[Row]]
+"""Measures one or several rows."""
+Record = dict[str, Any]
+"""A row as it is stored, with where it was measured."""
 
 
-def main(wanted: list[str]) -> None:
-    names = sorted(path.stem for path in HERE.glob("*_bench.py"))
-    chosen = [name for name in names if not wanted or name.removesuffix("_bench") in wanted]
-    target = HERE / "results" / "latest.json"
-    rows: list[dict[str, Any]] = []
-    for name in chosen:
-        for line in importlib.import_module(f"benchmarks.{name}").rows():
-            goal = "" if line["goal"] is None else f"  (goal {line['goal']})"
-            print(f"{line['ratio']:>10.2f} {line['unit']:<16} {line['name']}{goal}", flush=True)
-            rows.append(line)
-    if wanted and target.exists():  # those of other benchmarks stay as they were measured
-        fresh = {line["name"] for line in rows}
-        rows = [line for line in json.loads(target.read_text()) if line["name"] not in fresh] + rows
-    target.parent.mkdir(exist_ok=True)
-    target.write_text(json.dumps(rows, indent=1) + "\n")
-    print(f"written to {target}")
+def main(arguments: Sequence[str] | None = None, *, results: Path = RESULTS) -> int:
+    """Run what is asked for; return the exit code."""
+    names = sorted(path.stem.removesuffix("_bench") for path in HERE.glob("*_bench.py"))
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("benchmarks", nargs="*", metavar="NAME", help=f"some of: {', '.join(names)}; all by default")
+    parser.add_argument("--quick", action="store_true", help="no repeats: shows that every row works")
+    options = parser.parse_args(arguments)
+    if unknown := set(options.benchmarks) - set(names):
+        parser.error(f"no benchmark is called {', '.join(sorted(unknown))}: choose from {', '.join(names)}")
+    torch.set_num_threads(1)  # with more, torch's small kernels depend on who else is at work on the machine
+    chosen = options.benchmarks or names
+    benches = (pair for name in chosen for pair in load(name, Effort(options.quick)))
+    where = provenance() | {"quick": options.quick, "partial": bool(options.benchmarks)}
+    target = results / ("partial.json" if options.benchmarks else "latest.json")
+    return run(benches, where, target)
+
+
+def load(name: str, effort: Effort) -> Iterator[tuple[str, Bench]]:
+    """The benches of a module, each with a name for the case that it fails."""
+    return iter(importlib.import_module(f"benchmarks.{name}_bench").benches(effort))
+
+
+def run(benches: Iterable[tuple[str, Bench]], where: Record, target: Path) -> int:
+    """Measure every bench, write all rows, and return 1 if one of them is not good."""
+    records, rows = [], []
+    for name, bench in benches:
+        began = os.getloadavg()
+        found = measured(name, bench)
+        load = {"load_start": round(began[0], 2), "load_end": round(os.getloadavg()[0], 2)}
+        for row in found:
+            sys.stdout.write(line(row) + "\n")
+            sys.stdout.flush()
+            rows.append(row)
+            records.append(asdict(row) | {"good": row.good} | where | load)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    target.write_text("[\n" + ",\n".join(json.dumps(record) for record in records) + "\n]\n")
+    bad = [row.name for row in rows if not row.good]
+    skipped = sum(row.skipped is not None for row in rows)
+    sys.stdout.write(f"{len(rows)} rows written to {target}: {len(bad)} not good, {skipped} skipped\n")
+    return 1 if bad or not rows else 0
+
+
+def measured(name: str, bench: Bench) -> list[Row]:
+    """The rows of a bench, and a row that says so where it raised."""
+    rows: list[Row] = []
+    try:
+        rows.extend(bench())
+    except Exception as error:  # one bench must not cost the rows of the others; the run ends with 1
+        traceback.print_exc()
+        reason = f"{type(error).__name__}: {error}"
+        rows.append(Row(name=name, ratio=None, goal=None, unit="", repeats=0, failed=reason))
+    return rows
+
+
+def line(row: Row) -> str:
+    """A row as it is printed."""
+    if row.skipped is not None:
+        return f"   SKIPPED {row.name}: {row.skipped}"
+    if row.ratio is None:
+        return f"    FAILED {row.name}: {row.failed}"
+    goal = "" if row.goal is None else f"  (goal: {'at most' if row.at_most else 'at least'} {row.goal:g})"
+    below = "" if row.good else "  MISSED"
+    return f"{row.ratio:>10.2f} {row.unit:<24} {row.name}{goal}{below}"
+
+
+def provenance() -> Record:
+    """Which code is measured, when, and on what."""
+    packages = ("torch", "numpy", "numba")
+    return {
+        "commit": _git("rev-parse", "HEAD"),
+        "dirty": bool(_git("status", "--porcelain", "--", ".", ":!benchmarks/results")),
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "machine": {"cpu": _cpu(), "cores": cores(), "system": platform.platform(terse=True)},
+        "versions": {"python": platform.python_version()} | {name: version(name) for name in packages},
+    }
+
+
+def _git(*arguments: str) -> str:
+    """What git says; a benchmark of code that nobody can name is not run."""
+    ended = subprocess.run(["git", *arguments], cwd=HERE.parent, capture_output=True, text=True, timeout=60, check=True)
+    return ended.stdout.strip()
+
+
+def _cpu() -> str:
+    info = Path("/proc/cpuinfo")  # where there is one it says more than `platform`
+    lines = info.read_text().splitlines() if info.exists() else []
+    names = [text.partition(":")[2].strip() for text in lines if text.startswith("model name")]
+    return names[0] if names else platform.processor() or platform.machine()
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    sys.exit(main())

@@ -1,200 +1,256 @@
-"""Whole runs of treasure hunt: the parallel mode against the sequential mode of this same project.
+"""Whole runs of treasure hunt: our default mode beside a plain loop over agents, our own sequential mode, and others.
 
-Every pair does equal work, checked by the digest, which covers weights, buffers and counts of updates.
+Rows say in which backend learning really took place. Turns, transitions, updates and samples are counted on both sides;
+where both sides are ours and have the same lag, their digests must be equal too.
 """
 
 from __future__ import annotations
 
-import statistics
 import time
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
-from benchmarks.measure import Row, medians, row
+from benchmarks.measure import Done, Effort, Measured, Row, Side, compare
+from benchmarks.plain_run import plain_run
+from benchmarks.run import Bench
 from examples.treasure_hunt import TreasureHunt
-from parallel_agents.config import merge
-from parallel_agents.types import Snapshot
+from parallel_agents.config import build_section, merge
+from parallel_agents.models.dqn import DQNOptions
 
-SEQUENTIAL: dict[str, Any] = {"parallel": {"enabled": False}}
-DEFAULT: dict[str, Any] = {"parallel": {}}
+Layer = dict[str, Any]
 
-
-def rows() -> list[Row]:
-    return [
-        _speed_up(16, epochs=160, goal=3.0, repeats=3),
-        _three_agents(),
-        *(_never_slower(agents) for agents in (1, 2, 4, 8, 16, 32)),
-        *_kernel_shares(16, epochs=120),
-        _overlap(),
-        *_scaling(),
-    ]
+SEQUENTIAL: Layer = {"parallel": {"enabled": False}}
+DEFAULT: Layer = {"parallel": {}}
+MANY_UPDATES: Layer = {"model": {"updates_per_round": 48}}
+"""As many as make training about half of a sequential run."""
 
 
-def _make(agents: int, epochs: int, *layers: dict[str, Any]) -> TreasureHunt:
-    return TreasureHunt(config=merge({"world": {"agents": agents}, "experiment": {"epochs": epochs}}, *layers))
+def benches(effort: Effort) -> Iterator[tuple[str, Bench]]:
+    for agents, goal, epochs, layer in (
+        (16, 3.0, effort.of(160, 12), {}),
+        (3, 2.5, effort.of(600, 12), MANY_UPDATES),
+    ):
+        yield f"treasure hunt, {agents} agents, whole run", partial(_whole, agents, goal, epochs, layer, effort)
+    for backend in ("thread", "process"):
+        yield f"a learner {backend} in the background", partial(_background, backend, effort)
+    for agents in (1, 2, 4, 8, 16, 32):
+        yield f"treasure hunt, {agents} agents, short run", partial(_never_slower, agents, effort)
+    yield "kernels within a run", partial(_kernel_shares, 16, effort)
+    yield "a learner process beside collecting", partial(_overlap, effort)
+    for agents in (32, 128, 256):
+        yield f"cost per agent and turn, {agents} agents", partial(_scaling, agents, effort)
 
 
-def _timed(game: TreasureHunt) -> tuple[float, dict[str, Any]]:
-    began = time.perf_counter()
-    summary = game.run_experiment()
-    return time.perf_counter() - began, summary
+def _make(agents: int, epochs: int, *layers: Layer) -> TreasureHunt:
+    experiment = {"epochs": epochs, "record_period": 0}
+    return TreasureHunt(config=merge({"world": {"agents": agents}, "experiment": experiment}, *layers))
 
 
-def _compare(agents: int, epochs: int, repeats: int) -> tuple[float, float, dict[str, Any]]:
-    """Median seconds of the sequential and of the default run, in turn, and what the latter said."""
-    slow, fast = [], []
-    for _ in range(repeats):
-        seconds, one = _timed(_make(agents, epochs, SEQUENTIAL))
-        slow.append(seconds)
-        seconds, other = _timed(_make(agents, epochs, DEFAULT, {"parallel": {"policy_lag": 1}}))
-        fast.append(seconds)
-        if one["digest"] != other["digest"]:
-            raise SystemExit(f"unequal work: {one['digest']} and {other['digest']}")
-    return statistics.median(slow), statistics.median(fast), other
+def _counts(summary: dict[str, Any]) -> dict[str, int]:
+    batch = summary["config"]["model"].get("batch_size", DQNOptions().batch_size)
+    counts = {name: summary[name] for name in ("turns", "transitions", "updates")}
+    return counts | {"samples": summary["updates"] * batch}
 
 
-def _speed_up(agents: int, *, epochs: int, goal: float, repeats: int) -> Row:
-    slow, fast, summary = _compare(agents, epochs, repeats)
-    return row(
-        f"treasure hunt, {agents} agents, whole run: sequential / parallel",
-        slow / fast,
-        goal,
-        "times",
-        repeats,
-        sequential_seconds=slow,
-        parallel_seconds=fast,
-        turns=summary["turns"],
-        updates=summary["updates"],
-        backend=summary["backend"],
-        digests="equal",
+def _ours(name: str, work: str, agents: int, epochs: int, *layers: Layer, digests: set[str] | None = None) -> Side:
+    """A whole run of ours, from making the game to the last update; its digest goes into `digests`."""
+
+    def do() -> Done:
+        summary = _make(agents, epochs, *layers).run_experiment()
+        if digests is not None:
+            digests.add(summary["digest"])
+        return Done(_counts(summary), summary["backend"])
+
+    return Side(name, work, do)
+
+
+def _plain(work: str, agents: int, epochs: int, *layers: Layer) -> Side:
+    def do() -> Done:
+        game = _make(agents, epochs, DEFAULT, *layers)
+        options = {key: value for key, value in game.config.model.items() if key != "algorithm"}
+        return plain_run(game, build_section(DQNOptions, options, "model"), epochs)
+
+    words = "one nn.Module, Adam and numpy ring per agent, asked and trained in a Python loop"
+    return Side("plain loop", f"{work}; {words}", do)
+
+
+def _same_bytes(row: Row, digests: set[str]) -> Row:
+    if len(digests) != 1:
+        raise ValueError(f"{row.name}: the sides gave different digests, so they did not do the same work: {digests}")
+    return row
+
+
+def _work(agents: int, epochs: int, *layers: Layer) -> str:
+    updates = merge({"model": {"updates_per_round": DQNOptions().updates_per_round}}, *layers)["model"]
+    return (
+        f"{epochs} epochs of 100 turns, {agents} agents, "
+        f"{updates['updates_per_round']} double DQN updates of each agent after every 4 epochs"
     )
 
 
-def _three_agents() -> Row:
-    """The plan's own case: as many updates as make training about half of the sequential run."""
-    epochs, model = 600, {"model": {"updates_per_round": 48}}
-    slow, fast = [], []
-    for _ in range(2):
-        slow.append(_timed(_make(3, epochs, SEQUENTIAL, model))[0])
-        fast.append(_timed(_make(3, epochs, DEFAULT, model))[0])
-    ratio = statistics.median(slow) / statistics.median(fast)
-    return row(
-        "treasure hunt, 3 agents, whole run: sequential / parallel",
-        ratio,
-        2.5,
-        "times",
-        2,
-        epoch_time_cut=1 - 1 / ratio,
-        sequential_seconds=statistics.median(slow),
-        parallel_seconds=statistics.median(fast),
+def _whole(agents: int, goal: float, epochs: int, layer: Layer, effort: Effort) -> Iterator[Row]:
+    """The default mode beside a plain loop over agents, and beside our own sequential mode."""
+    what, work, repeats = f"treasure hunt, {agents} agents, whole run", _work(agents, epochs, layer), effort.repeats(3)
+    default = _ours("default mode", work, agents, epochs, DEFAULT, layer)
+    yield compare(
+        f"{what}: plain loop over agents / default mode",
+        _plain(work, agents, epochs, layer),
+        default,
+        goal=None,
+        repeats=repeats,
     )
-
-
-def _never_slower(agents: int) -> Row:
-    slow, fast, summary = _compare(agents, 40, 3)
-    return row(
-        f"treasure hunt, {agents} agents, short run: sequential / parallel",
-        slow / fast,
-        0.95,
-        "times",
-        3,
-        backend=summary["backend"],
+    digests: set[str] = set()
+    row = compare(
+        f"{what}: sequential mode / default mode",
+        _ours("sequential mode", work, agents, epochs, SEQUENTIAL, layer, digests=digests),
+        _ours("default mode", work, agents, epochs, DEFAULT, layer, digests=digests),
+        goal=goal,
+        repeats=repeats,
     )
+    yield _same_bytes(row, digests)
 
 
-def _kernel_shares(agents: int, epochs: int) -> list[Row]:
-    """Forwards and updates of a run alone, as a share of its wall time."""
-    found = []
-    for name, layer, goal in (("parallel", DEFAULT, 0.4), ("sequential", SEQUENTIAL, None)):
+def _background(backend: str, effort: Effort) -> Iterator[Row]:
+    """A learner that really runs in the background, beside the same stacked run inline and beside a plain loop."""
+    agents, epochs, layer = 16, effort.of(160, 12), {"model": {"updates_per_round": 64}}
+    work, repeats, digests = _work(agents, epochs, layer), effort.repeats(3), set[str]()
+    chosen: Layer = {"parallel": {"backend": backend}}
+    name = f"learner {backend} in the background"
+    behind = _ours(name, f"{work}; learning in a {backend}", agents, epochs, chosen, layer, digests=digests)
+    inline: Layer = {"parallel": {"backend": "inline"}}
+    aside = _ours("inline", f"{work}; learning between epochs", agents, epochs, inline, layer, digests=digests)
+    what = f"treasure hunt, {agents} agents, 64 updates a round, whole run"
+    yield _used(
+        _same_bytes(compare(f"{what}: inline / {name}", aside, behind, goal=None, repeats=repeats), digests), backend
+    )
+    plain = _plain(work, agents, epochs, layer)
+    yield _used(compare(f"{what}: plain loop over agents / {name}", plain, behind, goal=None, repeats=repeats), backend)
+
+
+def _used(row: Row, backend: str) -> Row:
+    if row.sides[1].backend != backend:
+        raise ValueError(f"{row.name}: learning took place in {row.sides[1].backend}, not in a {backend}")
+    return row
+
+
+def _never_slower(agents: int, effort: Effort) -> Iterator[Row]:
+    epochs, digests = effort.of(40, 8), set[str]()
+    work = _work(agents, epochs)
+    row = compare(
+        f"treasure hunt, {agents} agents, short run: sequential mode / default mode",
+        _ours("sequential mode", work, agents, epochs, SEQUENTIAL, digests=digests),
+        _ours("default mode", work, agents, epochs, DEFAULT, digests=digests),
+        goal=0.95,
+        repeats=effort.repeats(3),
+    )
+    yield _same_bytes(row, digests)
+
+
+class Stopwatch:
+    """Adds up the seconds of all calls of some methods, none of which calls another of them."""
+
+    def __init__(self) -> None:
+        self.seconds, self.calls = 0.0, 0
+
+    def watch(self, owner: Any, method: str) -> None:
+        own: Callable[..., Any] = getattr(owner, method)
+
+        def watched(*arguments: Any, **keywords: Any) -> Any:
+            began = time.perf_counter()
+            try:
+                return own(*arguments, **keywords)
+            finally:
+                self.seconds += time.perf_counter() - began
+                self.calls += 1
+
+        object.__setattr__(owner, method, watched)
+
+
+def _kernel_shares(agents: int, effort: Effort) -> Iterator[Row]:
+    """The seconds of forwards and updates within an inline run, as a share of the seconds of that same run."""
+    epochs = effort.of(120, 12)
+    inline: Layer = {"parallel": {"backend": "inline"}}
+    for name, layer, goal in (("default mode", inline, 0.4), ("sequential mode", SEQUENTIAL, None)):
         game = _make(agents, epochs, layer)
-        seconds, summary = _timed(game)
-        assert game._run is not None
-        kernels = _kernels_alone(game, summary)
-        found.append(
-            row(
-                f"treasure hunt, {agents} agents, {name}: kernels alone / whole run",
-                kernels / seconds,
-                goal,
-                "share",
-                1,
-                kernel_seconds=kernels,
-                wall_seconds=seconds,
-                backend=summary["backend"],
-            )
+        stack = game.prepare().crew.stacks[0]
+        forwards, learning = Stopwatch(), Stopwatch()
+        forwards.watch(stack.inference, "forward")
+        learning.watch(stack.learner, "learn")
+        began = time.perf_counter()
+        summary = game.run_experiment()
+        wall = time.perf_counter() - began
+        kernels = forwards.seconds + learning.seconds
+        counts = _counts(summary) | {"forward_calls": forwards.calls, "learn_calls": learning.calls}
+        yield Row(
+            name=f"treasure hunt, {agents} agents, {name}: forwards and updates within the run",
+            ratio=kernels / wall,
+            goal=goal,
+            unit="share of wall time",
+            repeats=1,
+            sides=(Measured(name, _work(agents, epochs), counts, wall, wall, wall, summary["backend"]),),
+            detail={"forward_seconds": forwards.seconds, "learn_seconds": learning.seconds},
         )
-    return found
 
 
-def _kernels_alone(game: TreasureHunt, summary: dict[str, Any]) -> float:
-    """Seconds that the forwards and updates of a finished run take by themselves."""
-    run = game._run
-    assert run is not None
-    stack = run.crew.stacks[0]
-    seen = game.observe().copy()
-    forward = medians({"forward": lambda: stack.inference.forward(seen)}, repeats=7, calls=100)["forward"]
-    snapshot = stack.snapshot(1)
-    part = slice(0, len(stack)) if run.plan.train_together else slice(0, 1)
-    groups = 1 if run.plan.train_together else len(stack)
-    state = run.rounds.newest[0].rows(part)
-    sample = Snapshot(1, snapshot.rows(part).columns)
-    learn = medians({"learn": lambda: stack.learner.learn(state, sample, stack.identity.rows(part))}, repeats=5)[
-        "learn"
-    ]
-    rounds = summary["updates"] / (len(stack) * stack.learner.updates)
-    return float(forward * summary["turns"] + learn * groups * rounds)
-
-
-def _overlap() -> Row:
+def _overlap(effort: Effort) -> Iterator[Row]:
     """A process learner costs the collection what two cores make unavoidable."""
-    agents, epochs = 16, 400
-    model = {"model": {"updates_per_round": 64}}
-    process = {"parallel": {"backend": "process"}}
-    collect, _ = _timed(
-        _make(agents, epochs, {"parallel": {"backend": "inline"}}, {"model": {"learning_starts": 10**9}})
-    )
-    game = _make(agents, epochs, process, model)
-    wall, summary = _timed(game)
-    run = game._run
-    assert run is not None
-    stack = run.crew.stacks[0]
-    snapshot, state = stack.snapshot(1), run.rounds.newest[0]
-    learn = medians({"learn": lambda: stack.learner.learn(state, snapshot, stack.identity)}, repeats=7)["learn"]
-    learning = learn * summary["rounds"]
-    return row(
-        "process learner: wall / max(collect alone, learn alone)",
-        wall / max(collect, learning),
-        1.35,
-        "times, at most",
-        1,
-        wall_seconds=wall,
-        collect_seconds=collect,
-        learn_seconds=learning,
+    agents, epochs, layer = 16, effort.of(400, 12), {"model": {"updates_per_round": 64}}
+
+    def together() -> Done:
+        summary = _make(agents, epochs, {"parallel": {"backend": "process"}}, layer).run_experiment()
+        return Done(_counts(summary), summary["backend"], summary["wall_seconds"])
+
+    def apart() -> Done:
+        """All turns without learning, then all rounds without turns: the longer of the two."""
+        inline: Layer = {"parallel": {"backend": "inline"}}
+        played = _make(agents, epochs, inline, layer, {"model": {"learning_starts": 10**9}}).run_experiment()
+        game = _make(agents, 4, inline, layer)
+        game.run_experiment()
+        run = game.prepare()
+        stack = run.crew.stacks[0]
+        state, snapshot, updates = run.rounds.newest[0], stack.snapshot(1), 0
+        began = time.perf_counter()
+        for _ in range(epochs // 4):
+            state, result = stack.learner.learn(state, snapshot, stack.identity)
+            updates += int(result.updates.sum())
+        learning = time.perf_counter() - began
+        counts = {"turns": played["turns"], "transitions": played["transitions"], "updates": updates}
+        samples = updates * stack.learner.batch
+        return Done(counts | {"samples": samples}, "inline", max(learning, played["wall_seconds"]))
+
+    work = _work(agents, epochs, layer)
+    yield compare(
+        "process learner in the background: wall / the longer of collecting alone and learning alone",
+        Side("process learner", f"{work}; learning in a process beside the turns", together),
+        Side("alone", f"{work}; turns and updates one after the other, of which the longer counts", apart),
+        goal=1.35,
+        at_most=True,
+        unit="times as long",
+        repeats=effort.repeats(3),
     )
 
 
-def _scaling() -> list[Row]:
-    """Cost per agent and turn of collecting, relative to 8 agents, on a field that grows with them."""
-    costs = {}
-    for agents in (8, 32, 128, 256):
-        side = 21 if agents <= 32 else 61
-        game = _make(
-            agents,
-            30,
-            {
-                "world": {"height": side, "width": side},
-                "model": {"learning_starts": 10**9},
-                "parallel": {"backend": "inline"},
-            },
-        )
-        seconds, summary = _timed(game)
-        costs[agents] = seconds / (summary["turns"] * agents)
-    return [
-        row(
-            f"cost per agent and turn, {agents} agents / 8 agents",
-            costs[agents] / costs[8],
-            1.0,
-            "times, at most",
-            1,
-            microseconds=costs[agents] * 1e6,
-        )
-        for agents in (32, 128, 256)
-    ]
+def _scaling(agents: int, effort: Effort) -> Iterator[Row]:
+    """Cost per agent and turn of collecting, relative to 8 agents on the same field, for as many agent-turns."""
+    side, epochs = 21 if agents <= 32 else 61, effort.of(16, 2)
+    layer: Layer = {
+        "world": {"height": side, "width": side},
+        "model": {"learning_starts": 10**9},
+        "parallel": {"backend": "inline"},
+    }
+
+    def collect(count: int, length: int) -> Done:
+        summary = _make(count, length, layer).run_experiment()
+        return Done({"agent_turns": summary["transitions"]}, summary["backend"], summary["wall_seconds"])
+
+    work = f"{agents * epochs * 100} agent-turns without learning on a field of {side} x {side}"
+    yield compare(
+        f"cost per agent and turn: {agents} agents / 8 agents",
+        Side(f"{agents} agents", work, partial(collect, agents, epochs)),
+        Side("8 agents", work, partial(collect, 8, epochs * agents // 8)),
+        goal=1.0,
+        at_most=True,
+        unit="times as long",
+        repeats=effort.repeats(3),
+    )

@@ -1,21 +1,20 @@
 """The network-defence worlds against their goals, and the searches against each other.
 
-`rows()` measures; every speed is one core, random actions, red agents included, the median of some repeats. Seconds
-are this process's own, so that neighbours on a busy machine do not count. The ratio of a speed row is speed / goal
-speed: 1 and above has reached it.
+Every speed is one core, random actions, red agents included. Seconds are this process's own, so that neighbours on a
+busy machine do not count. The ratio of a speed row is speed / goal speed: 1 and above has reached it.
 """
 
 from __future__ import annotations
 
-import json
-import statistics
 import time
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Iterator
+from functools import partial
 
 import numpy as np
 import torch
 
+from benchmarks.measure import Done, Effort, Measured, Row, Side, compare, rate
+from benchmarks.run import Bench
 from parallel_agents.workflows.foreign import NetworkEnv
 from parallel_agents.workflows.landscape import landscape
 from parallel_agents.workflows.network import RED_AGENTS, NetworkWorlds
@@ -31,114 +30,103 @@ EVALUATIONS = 10
 WITHIN = 1.0
 
 
-def rows(repeats: int = 7, searches: int = 100) -> list[dict[str, Any]]:
-    """Everything, as rows of the benchmark's table."""
+def benches(effort: Effort) -> Iterator[tuple[str, Bench]]:
     torch.set_num_threads(1)
-    return [*speed_rows(repeats), process_row(), *search_rows(searches), trainer_row()]
-
-
-def speed_rows(repeats: int) -> list[dict[str, Any]]:
-    """Steps a second per batch size and attacking red agent."""
-    table = []
     for batch, goal in SPEED_GOALS.items():
         for red in RED_AGENTS[:2]:
-            speeds = [_speed(batch, red) for _ in range(repeats + 1)][1:]  # the first one compiles
-            median = statistics.median(speeds)
-            table.append(
-                {
-                    "name": f"network defence, {batch} worlds against {red}",
-                    "ratio": median / goal,
-                    "goal": 1.0,
-                    "unit": f"of {goal:,} steps/s",
-                    "repeats": repeats,
-                    "detail": {"steps_per_second": median, "lowest": min(speeds), "highest": max(speeds)},
-                }
-            )
-    return table
+            name = f"network defence, {batch} worlds against {red}"
+            yield name, partial(_speed, name, batch, red, goal, effort)
+    yield "25 network environments", partial(_processes, effort)
+    for method in METHODS:
+        name = f"order search by {method}, within {WITHIN:g} of the best after {EVALUATIONS}"
+        yield name, partial(_search, name, method, effort)
+    yield "the documented search", partial(_trainer, effort)
 
 
-def _speed(batch: int, red: str) -> float:
+def _speed(name: str, batch: int, red: str, goal: int, effort: Effort) -> Iterator[Row]:
     worlds = NetworkWorlds(batch, red=red, steps=STEPS)
     plan = np.random.default_rng(0).integers(0, 145, (STEPS, batch))
-    episodes = EPISODES[batch]
+    episodes = effort.of(EPISODES[batch])
 
-    def play() -> None:
+    def play() -> Done:
+        steps = 0
         for epoch in range(episodes):
             worlds.reset(epoch)
             for actions in plan:
                 worlds.step(actions)
+                steps += len(actions)
+        return Done({"world_steps": steps})
 
-    return episodes * STEPS * batch / _seconds(play)
+    side = Side("worlds", f"{episodes} episodes of {STEPS} steps in {batch} worlds against {red}, random actions", play)
+    unit = f"of {goal:,} steps/CPU-s"
+    repeats = effort.repeats(7)
+    yield rate(name, side, "world_steps", goal=1.0, unit=unit, per=goal, repeats=repeats, clock=time.process_time)
 
 
-def process_row(steps: int = 200) -> dict[str, Any]:
+def _processes(effort: Effort) -> Iterator[Row]:
     """25 environments in this process against 25 processes of one each, by the clock: both wait for each other."""
-    speeds = {}
-    for name, envs in (
-        ("batch", ParallelEnvWrapper(25, red="Meander", steps=steps + 1)),
-        ("processes", ParallelEnvWrapper(25, lambda: NetworkEnv(red="Meander", steps=steps + 1), workers=25)),
-    ):
-        plan = np.random.default_rng(0).integers(0, 145, (steps, 25))
-        envs.reset()
-        envs.step(plan[0])
-        begin = time.perf_counter()
-        for actions in plan[1:]:
-            envs.step(actions)
-        speeds[name] = 25 * (steps - 1) / (time.perf_counter() - begin)
-        envs.close()
-    return {
-        "name": "25 network environments in one process against 25 processes",
-        "ratio": speeds["batch"] / speeds["processes"],
-        "goal": None,
-        "unit": "times as fast",
-        "repeats": 1,
-        "detail": speeds,
-    }
+    repeats, calls = effort.repeats(3), effort.of(50, 5)
+    length = (repeats * calls + 2) * 2
+    actions = np.random.default_rng(0).integers(0, 145, 25)
+    here = ParallelEnvWrapper(25, red="Meander", steps=length)
+    there = ParallelEnvWrapper(25, lambda: NetworkEnv(red="Meander", steps=length), workers=25)
 
+    def step(envs: ParallelEnvWrapper) -> Done:
+        return Done({"world_steps": len(envs.step(actions)[1])})
 
-def trainer_row(workflows: int = 2) -> dict[str, Any]:
-    """The documented search takes 20 orders of at most 50 episodes in 25 environments: some of them, times the rest."""
-    trainer = ParallelWorkflowRLTrainer(n_workflows=workflows, compliance_threshold=1.0)
-    seconds = _seconds(trainer.run_workflow_search) * 20 / workflows
-    return {
-        "name": "the documented search, 20 orders x 50 episodes x 25 environments, on one core",
-        "ratio": 300.0 / seconds,
-        "goal": 1.0,
-        "unit": "of 300 s, inverted",
-        "repeats": workflows,
-        "detail": {"seconds": seconds},
-    }
-
-
-def search_rows(searches: int) -> list[dict[str, Any]]:
-    """How often each search has found an order within a point of the best after ten evaluations."""
-    values = landscape().means
-    table = []
-    for method in METHODS:
-        regrets: list[float] = []
-        seconds = _seconds(
-            lambda method=method, regrets=regrets: regrets.extend(  # type: ignore[misc]
-                search_regrets(values, NOISE, EVALUATIONS, method, seed)[-1] for seed in range(searches)
-            )
+    try:
+        here.reset(), there.reset()
+        yield compare(
+            "25 network environments: 25 processes / one process",
+            Side("25 processes", "a step of each of 25 environments, a process each", partial(step, there)),
+            Side("one process", "a step of each of 25 environments, as one batch", partial(step, here)),
+            goal=None,
+            repeats=repeats,
+            calls=calls,
         )
-        table.append(
-            {
-                "name": f"order search by {method}, within {WITHIN:g} of the best after {EVALUATIONS}",
-                "ratio": float(np.mean(np.array(regrets) < WITHIN)),
-                "goal": 0.95 if method == "gp_ucb" else None,
-                "unit": "share of searches",
-                "repeats": searches,
-                "detail": {"mean_regret": float(np.mean(regrets)), "seconds_per_search": seconds / searches},
-            }
-        )
-    return table
+    finally:
+        here.close()
+        there.close()
 
 
-def _seconds(work: Callable[[], Any]) -> float:
-    begin = time.process_time()
-    work()
-    return time.process_time() - begin
+def _trainer(effort: Effort) -> Iterator[Row]:
+    """The documented search takes 20 orders of at most 50 episodes in 25 environments: some of them are measured."""
+    workflows = effort.of(2, 1)
+
+    def search() -> Done:
+        trainer = ParallelWorkflowRLTrainer(n_workflows=workflows, compliance_threshold=1.0)
+        found = trainer.run_workflow_search()
+        return Done({"orders": len(found.results), "episodes": sum(own.training.episodes for own in found.results)})
+
+    side = Side(
+        "search", f"{workflows} of the 20 orders x 50 episodes x 25 environments, trained and evaluated", search
+    )
+    yield rate(
+        "the documented search, 20 orders x 50 episodes x 25 environments, on one core",
+        side,
+        "orders",
+        goal=1.0,
+        unit="of 20 orders in 300 CPU-s",
+        per=20 / 300,
+        repeats=1,
+        clock=time.process_time,
+    )
 
 
-if __name__ == "__main__":
-    print(json.dumps(rows(), indent=2))
+def _search(name: str, method: str, effort: Effort) -> Iterator[Row]:
+    """How often a search has found an order within a point of the best after ten evaluations."""
+    values, searches = landscape().means, effort.of(100, 20)
+    began = time.process_time()
+    regrets = [search_regrets(values, NOISE, EVALUATIONS, method, seed)[-1] for seed in range(searches)]
+    seconds = time.process_time() - began
+    words = f"{searches} searches of {EVALUATIONS} noisy evaluations each on the stored landscape"
+    counts = {"searches": len(regrets), "evaluations": len(regrets) * EVALUATIONS}
+    yield Row(
+        name=name,
+        ratio=float(np.mean(np.array(regrets) < WITHIN)),
+        goal=0.95 if method == "gp_ucb" else None,
+        unit="share of searches",
+        repeats=searches,
+        sides=(Measured(method, words, counts, seconds, seconds, seconds),),
+        detail={"mean_regret": float(np.mean(regrets))},
+    )

@@ -1,28 +1,61 @@
-"""The audit fails on findings, and says plainly when it has looked nothing up."""
+"""The audit fails on findings and where it looked nothing up, and says plainly when the database is out of reach."""
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tools.audit import verdict
+from tools.audit import audit
 
 SOUND = {"name": "numpy", "version": "2.0", "vulns": []}
 BAD = {"name": "old", "version": "1.0", "vulns": [{"id": "CVE-2025-32434"}]}
 UNKNOWN = {"name": "ours", "skip_reason": "not found"}
 
 
+def stand_in(folder: Path, environment: list[dict[str, Any]], known: list[dict[str, Any]]) -> list[str]:
+    """A pip-audit that finds this in the environment, and this where it is asked for the known package."""
+    script = folder / "pip_audit.py"
+    answers = {False: {"dependencies": environment}, True: {"dependencies": known}}
+    script.write_text(f"import json, sys\nprint(json.dumps({answers!r}['-r' in sys.argv]))\n")
+    return [sys.executable, str(script)]
+
+
 @pytest.mark.parametrize(
-    ("packages", "code", "words"),
+    ("environment", "known", "code", "words"),
     [
-        ([SOUND, UNKNOWN], 0, "1 packages audited, 1 unknown to the database: no known vulnerability"),
-        ([SOUND, BAD], 1, "known vulnerabilities:\nold 1.0: CVE-2025-32434"),
-        ([UNKNOWN, UNKNOWN], 0, "NOT AUDITED"),
-        (None, 0, "NOT AUDITED"),
+        ([SOUND, UNKNOWN], [BAD], 0, "1 packages audited, 1 unknown to the database: no known vulnerability"),
+        ([SOUND, BAD], [BAD], 1, "known vulnerabilities:\nold 1.0: CVE-2025-32434"),
+        ([UNKNOWN, UNKNOWN], [BAD], 1, "NOTHING AUDITED: the advisory database answered, but knew none of 2 packages"),
+        ([], [BAD], 1, "NOTHING AUDITED: the advisory database answered, but knew none of 0 packages"),
+        ([UNKNOWN, UNKNOWN], [UNKNOWN], 0, "NOT AUDITED: the advisory database cannot be reached from here"),
     ],
 )
-def test_the_verdict(packages: list[dict[str, Any]] | None, code: int, words: str) -> None:
-    found = verdict(None if packages is None else {"dependencies": packages})
+def test_an_audit_of_nothing_fails_if_the_database_answered(
+    environment: list[dict[str, Any]], known: list[dict[str, Any]], code: int, words: str, tmp_path: Path
+) -> None:
+    found = audit(stand_in(tmp_path, environment, known))
     assert found[0] == code
     assert found[1].startswith(words)
+
+
+def test_without_a_network_it_says_so_and_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The real pip-audit, whose only way out is a port on which nobody listens, asked for one package."""
+    monkeypatch.setenv("HTTPS_PROXY", "http://127.0.0.1:9")
+    wanted = tmp_path / "requirements.txt"
+    wanted.write_text("numpy==2.0.0\n")
+    code, words = audit([sys.executable, "-m", "pip_audit", "-r", str(wanted), "--no-deps", "--disable-pip"])
+    assert code == 0
+    assert words.startswith("NOT AUDITED: the advisory database cannot be reached from here")
+
+
+def test_a_pip_audit_that_is_missing_or_breaks_is_no_missing_network(tmp_path: Path) -> None:
+    code, words = audit([str(tmp_path / "pip-audit")])
+    assert (code, words.split(" (")[0]) == (1, "NOT AUDITED: pip-audit cannot be started")
+    broken = tmp_path / "broken.py"
+    broken.write_text("raise SystemExit('an option it does not know')\n")
+    code, words = audit([sys.executable, str(broken)])
+    assert code == 1
+    assert words.endswith("wrote no report: an option it does not know")

@@ -1,0 +1,100 @@
+"""Other people's libraries that rows are measured against: none is a dependency, each is installed for itself.
+
+They live in `benchmarks/.venvs`, which `make clean` leaves alone. What cannot be had makes its rows skipped, with the
+reason in the row.
+
+    python -m benchmarks.peers sorrel     install sorrel now, whatever the size of what it needs
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+VENVS = Path(__file__).parents[1] / ".venvs"
+CPPRB = "cpprb==11.0.0"
+SORREL = ("sorrel==1.6.0", "torch==2.13.0")
+PATIENCE = 1800.0
+_READY = "installed"
+"""A file in each environment that says it is complete: an interrupted installation is made anew."""
+
+
+class Unavailable(Exception):
+    """A peer that cannot be had here, with the reason."""
+
+
+def cpprb() -> Any:
+    """The cpprb module; its own dependencies are not needed for what is measured."""
+    folder = VENVS / "cpprb"
+    if not (folder / _READY).exists():
+        shutil.rmtree(folder, ignore_errors=True)
+        _pip(sys.executable, "install", "--no-deps", "--target", str(folder), CPPRB)
+        (folder / _READY).touch()
+    if str(folder) not in sys.path:
+        sys.path.append(str(folder))
+    return importlib.import_module("cpprb")
+
+
+def sorrel_python(*, any_size: bool = False) -> Path:
+    """The interpreter of an environment that holds sorrel, made at the first call.
+
+    sorrel needs Python 3.12, and torch: where the package index offers only torch's build for CUDA, of several
+    gigabytes, it is not installed unless `any_size`.
+    """
+    folder = VENVS / "sorrel"
+    python = folder / "bin" / "python"
+    if (folder / _READY).exists():
+        return python
+    base = _python312()
+    shutil.rmtree(folder, ignore_errors=True)
+    _run([base, "-m", "venv", str(folder)])
+    _pip(str(python), "install", "--upgrade", "pip")  # an old pip downloads whole packages to learn what they need
+    if not any_size:
+        report = _pip(str(python), "install", "--dry-run", "--quiet", "--report", "-", *SORREL)
+        names = [package["metadata"]["name"].lower() for package in json.loads(report)["install"]]
+        if large := [name for name in names if name.startswith("nvidia-")]:
+            raise Unavailable(
+                f"only torch's build for CUDA is to be had here ({len(large)} packages, several gigabytes); "
+                "`python -m benchmarks.peers sorrel` installs it all the same"
+            )
+    _pip(str(python), "install", *SORREL)
+    (folder / _READY).touch()
+    return python
+
+
+def _python312() -> str:
+    """A Python 3.12 on the path, also one that pyenv has and does not offer."""
+    found = shutil.which("python3.12")
+    tries = [[found]] if found else []
+    if shutil.which("pyenv"):
+        listed = subprocess.run(
+            ["pyenv", "versions", "--bare"], capture_output=True, text=True, timeout=60, check=False
+        )
+        names = [name.strip() for name in listed.stdout.split() if name.strip().startswith("3.12.")]
+        tries += [["env", f"PYENV_VERSION={name}", "python3.12"] for name in names]
+    for command in tries:
+        asked = [*command, "-c", "import sys; print(sys.executable if sys.version_info[:2] == (3, 12) else '')"]
+        answer = subprocess.run(asked, capture_output=True, text=True, timeout=60, check=False).stdout.strip()
+        if answer:
+            return answer
+    raise Unavailable("sorrel needs Python 3.12, and there is no python3.12 on the path")
+
+
+def _pip(python: str, *arguments: str) -> str:
+    return _run([python, "-m", "pip", "--disable-pip-version-check", *arguments])
+
+
+def _run(command: list[str]) -> str:
+    try:
+        ended = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise Unavailable(f"{' '.join(command[1:])}: {error}") from error
+    if ended.returncode:
+        last = (ended.stderr.strip().splitlines() or ["no message"])[-1]
+        raise Unavailable(f"{' '.join(command[1:])} failed: {last}")
+    return ended.stdout

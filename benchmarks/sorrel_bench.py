@@ -1,0 +1,117 @@
+"""Treasure hunt with sorrel's sizes, beside sorrel 1.6.0 itself: in the same run, the sides in turn.
+
+sorrel runs in an environment of its own with Python 3.12 (`benchmarks/peers`), as a process that waits while ours runs.
+Both sides play as many turns with as many agents, each agent seeing what the earlier ones of the turn have done, ask
+networks of as many inputs and units for the actions that are not explored with the same ε, and train each agent once
+per epoch from a batch of the same size.
+"""
+
+from __future__ import annotations
+
+import json
+import select
+import subprocess
+import time
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from benchmarks.measure import Done, Effort, Row, Side, compare
+from benchmarks.peers import Unavailable, sorrel_python
+from benchmarks.run import Bench
+from examples.treasure_hunt import TreasureHunt
+
+NAME = "treasure hunt with sorrel's sizes (16 agents, IQN, 750 inputs), whole run: sorrel 1.6.0 / ours"
+AGENTS, TURNS, EPSILON, BATCH = 16, 100, 0.6, 64
+MODEL = {
+    "algorithm": "iqn",
+    "layer": 250,
+    "quantiles": 12,
+    "acting_quantiles": 12,
+    "n_frames": 6,  # of 125 numbers each; sorrel stacks 5 of 150: 750 inputs
+    "n_step": 1,
+    "batch_size": BATCH,
+    "updates_per_round": 1,
+    "learning_starts": 64,
+    "buffer_size": 1024,
+    "lr": 0.00025,
+    "tau": 0.001,
+    "clip": 1.0,
+    "epsilon": EPSILON,
+    "epsilon_final": EPSILON,
+}
+PATIENCE = 600.0
+"""Seconds that sorrel may take for one answer."""
+
+
+def benches(effort: Effort) -> Iterator[tuple[str, Bench]]:
+    yield NAME, partial(_beside, effort)
+
+
+def _beside(effort: Effort) -> Iterator[Row]:
+    epochs, repeats = effort.of(60, 3), effort.repeats(3)
+    try:
+        python = sorrel_python()
+    except Unavailable as reason:
+        yield Row(name=NAME, ratio=None, goal=5.0, unit="times as fast", repeats=0, skipped=str(reason))
+        return
+    words = (
+        f"{epochs} epochs of {TURNS} turns, {AGENTS} agents in sequential turn order, ε {EPSILON}, "
+        f"an update of {BATCH} samples for each agent after each epoch"
+    )
+    script = Path(__file__).parent / "peers" / "sorrel_side.py"
+    with subprocess.Popen([python, script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as peer:
+        said: dict[str, Any] = {}
+        try:
+            row = compare(
+                NAME,
+                Side(
+                    "sorrel", words + ", as sorrel's own run_experiment does it", partial(_theirs, peer, epochs, said)
+                ),
+                Side("ours", words, partial(_ours, epochs)),
+                goal=5.0,
+                repeats=repeats,
+                sorrel=said,
+                epsilon=EPSILON,
+            )
+        finally:
+            peer.kill()
+    yield row
+
+
+def _theirs(peer: subprocess.Popen[str], epochs: int, said: dict[str, Any]) -> Done:
+    assert peer.stdin is not None
+    assert peer.stdout is not None
+    peer.stdin.write(json.dumps({"agents": AGENTS, "epochs": epochs, "max_turns": TURNS, "epsilon": EPSILON}) + "\n")
+    peer.stdin.flush()
+    if not select.select([peer.stdout], [], [], PATIENCE)[0]:
+        raise TimeoutError(f"sorrel gave no answer within {PATIENCE:g} s")
+    answer = peer.stdout.readline()
+    if not answer:
+        raise RuntimeError(f"sorrel's process ended with {peer.wait(10)}; its message is above")
+    said.update(json.loads(answer))
+    return Done(said.pop("counts"), "inline", said.pop("seconds"))
+
+
+def _ours(epochs: int) -> Done:
+    experiment = {"epochs": epochs, "max_turns": TURNS, "record_period": 0}
+    game = TreasureHunt(
+        config={
+            "experiment": experiment,
+            "world": {"agents": AGENTS},
+            "model": MODEL,
+            "parallel": {"train_interval": 1, "turn_order": "sequential"},
+        }
+    )
+    game.prepare()
+    began = time.perf_counter()
+    summary = game.run_experiment()
+    seconds = time.perf_counter() - began
+    counts = {
+        "turns": summary["turns"],
+        "agent_steps": summary["transitions"],
+        "updates": summary["updates"],
+        "samples": summary["updates"] * BATCH,
+    }
+    return Done(counts, summary["backend"], seconds)

@@ -1,0 +1,55 @@
+"""Figures of benchmarks in the documentation are those of the stored results, written by the program."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from benchmarks import tables
+
+
+@pytest.mark.parametrize("page", tables.pages(), ids=lambda page: page.name)
+def test_every_marked_block_is_what_the_program_writes(page: Path) -> None:
+    text = page.read_text()
+    assert text == tables.rewritten(text), f"{page.name}: run `python -m benchmarks.tables`"
+
+
+def test_every_kind_of_figures_stands_on_a_page() -> None:
+    marked = {name for page in tables.pages() for name in re.findall(r"<!-- figures: (.+?) -->", page.read_text())}
+    assert marked == set(tables.WRITERS)
+
+
+def test_a_figure_changed_by_hand_is_found_and_mended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = tmp_path / "README.md"
+    page.write_text("Before.\n<!-- figures: one or many -->\nten times faster\n<!-- end of figures -->\nAfter.\n")
+    monkeypatch.setattr(tables, "ROOT", tmp_path)
+    assert tables.main(["--check"]) == 1
+    assert "ten times faster" in page.read_text()
+    assert tables.main([]) == 0
+    assert "ten times faster" not in page.read_text()
+    assert page.read_text().startswith("Before.\n<!-- figures: one or many -->\nMeasured")
+    assert page.read_text().endswith("less.\n<!-- end of figures -->\nAfter.\n")
+    assert tables.main(["--check"]) == 0
+
+
+def test_unknown_figures_are_refused() -> None:
+    with pytest.raises(SystemExit, match="no figures are called 'speed'"):
+        tables.rewritten("<!-- figures: speed -->\n<!-- end of figures -->\n")
+
+
+def test_a_row_says_where_it_was_measured_and_that_it_was_quick() -> None:
+    own = {
+        "commit": "0123456789abcdef",
+        "dirty": True,
+        "date": "2026-01-02T03:04:05+00:00",
+        "machine": {"cpu": "A CPU", "cores": 2},
+        "versions": {"python": "3.11.7"},
+        "load_start": 0.5,
+        "load_end": 1.25,
+        "quick": True,
+    }
+    assert tables.measured([own]).startswith(
+        "Measured at commit 0123456789 with changes on 2026-01-02: A CPU, 2 cores, load 0.5 to 1.25; python 3.11.7. A quick run"
+    )
