@@ -82,19 +82,6 @@ CASES: dict[str, tuple[type[Odd], dict[str, Any]]] = {
 }
 
 
-@pytest.mark.parametrize("name", CASES)
-def test_every_algorithm_keeps_the_promise(name: str) -> None:
-    cls, problem = CASES[name]
-    together = run(cls, merge(problem, {"parallel": {"backend": "inline"}}))
-    assert together["updates"] > 0
-    for flags in (
-        {"enabled": False},
-        {"backend": "thread", "num_workers": 2},
-        {"backend": "thread", "buffer_sync": "lock"},
-    ):
-        assert run(cls, merge(problem, {"parallel": flags}))["digest"] == together["digest"], flags
-
-
 def test_whoever_chooses_again_keeps_the_value_of_what_it_saw() -> None:
     """In a sequential turn what is kept beside an action belongs to the observation that it was chosen from."""
     flags = {"turn_order": "sequential", "train_interval": 50}
@@ -105,14 +92,6 @@ def test_whoever_chooses_again_keeps_the_value_of_what_it_saw() -> None:
         seen, kept = ring.observations[0][ring.valid[0]], ring.extras["value"][0][ring.valid[0]]
         outputs = learner.network.acting(learner.policy(agent.model.state))(torch.from_numpy(seen)[None])
         np.testing.assert_allclose(outputs[0, :, -1].numpy(), kept, atol=1e-5)
-
-
-@pytest.mark.parametrize("name", ["ppo continuous", "mixed"])
-def test_in_processes_too(name: str) -> None:
-    cls, problem = CASES[name]
-    flags = {"backend": "process", "num_workers": 2}
-    expected = run(cls, merge(problem, {"parallel": {"backend": "inline"}}))["digest"]
-    assert run(cls, merge(problem, {"parallel": flags}))["digest"] == expected
 
 
 @pytest.mark.parametrize("name", ["ppo", "iqn", "mixed"])

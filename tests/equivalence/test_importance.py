@@ -65,24 +65,6 @@ CASES: dict[str, tuple[type[Odd], dict[str, Any]]] = {
 }
 
 
-@pytest.mark.parametrize("name", CASES)
-def test_how_it_is_run_never_changes_the_bytes(name: str) -> None:
-    cls, problem = CASES[name]
-    together = run(cls, merge(problem, {"parallel": {"backend": "inline"}}))
-    assert together["updates"] > 0
-    for flags in ({"enabled": False}, {"backend": "thread", "num_workers": 2, "buffer_sync": "lock"}):
-        assert run(cls, merge(problem, {"parallel": flags}))["digest"] == together["digest"], flags
-
-
-def test_in_processes_and_as_replicas_too() -> None:
-    cls, problem = CASES["various"]
-    alone = run(cls, merge(problem, {"parallel": {"enabled": False}}))["digest"]
-    assert run(cls, merge(problem, {"parallel": {"backend": "process", "num_workers": 2}}))["digest"] == alone
-    replicas = run(cls, merge(problem, {"experiment": {"seeds": 2}, "parallel": {"backend": "inline"}}))["digests"]
-    assert replicas[0] == alone
-    assert len(set(replicas)) == 2
-
-
 @pytest.mark.parametrize("name", ["dqn autoreset", "ppo autoreset", "various"])
 def test_a_resumed_run_draws_what_the_other_would_have_drawn(name: str, tmp_path: Path) -> None:
     cls, problem = CASES[name]

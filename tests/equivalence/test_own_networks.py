@@ -14,7 +14,6 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from parallel_agents.config import merge
 from parallel_agents.environment import Agent
 from parallel_agents.errors import ConfigError
 from parallel_agents.models import DQN, PPO
@@ -116,30 +115,6 @@ def test_modules_of_one_architecture_share_a_stack() -> None:
 @pytest.mark.parametrize("cls", [Filters, Pictures, Own])
 def test_convolutions_and_modules_of_usual_layers_are_stacked(cls: type[Choices]) -> None:
     assert all(stack.invariance.holds for stack in cls().prepare().crew.stacks)
-
-
-@one_at_a_time
-@pytest.mark.parametrize("name", CASES)
-def test_own_networks_keep_the_promise(name: str) -> None:
-    cls, problem = CASES[name]
-    together = run(cls, merge(problem, {"parallel": {"backend": "inline"}}))
-    assert together["updates"] > 0
-    for flags in (
-        {"enabled": False},
-        {"backend": "thread", "num_workers": 2},
-        {"backend": "thread", "buffer_sync": "lock"},
-    ):
-        assert run(cls, merge(problem, {"parallel": flags}))["digest"] == together["digest"], flags
-
-
-@one_at_a_time
-@pytest.mark.parametrize("name", ["modules", "own convolutions"])
-def test_in_processes_too(name: str) -> None:
-    cls, problem = CASES[name]
-    flags = {"backend": "process", "num_workers": 2}
-    expected = run(cls, merge(problem, {"parallel": {"backend": "inline"}}))["digest"]
-    found = run(cls, merge(problem, {"parallel": flags}))
-    assert (found["digest"], found["backend"]) == (expected, "process")
 
 
 SCRIPT = """

@@ -63,22 +63,6 @@ CASES: dict[str, tuple[type[Odd], dict[str, Any]]] = {
 }
 
 
-@pytest.mark.parametrize("name", CASES)
-def test_recurrent_agents_keep_the_promise(name: str) -> None:
-    cls, problem = CASES[name]
-    together = run(cls, merge(problem, {"parallel": {"backend": "inline"}}))
-    assert together["updates"] > 0
-    threads = {"backend": "thread", "num_workers": 2, "buffer_sync": "lock"}
-    for flags in ({"enabled": False}, threads):
-        assert run(cls, merge(problem, {"parallel": flags}))["digest"] == together["digest"], flags
-
-
-def test_in_processes_too() -> None:
-    expected = run(Mixed, {"parallel": {"backend": "inline"}})["digest"]
-    found = run(Mixed, {"parallel": {"backend": "process", "num_workers": 2}})
-    assert (found["digest"], found["backend"]) == (expected, "process")
-
-
 @pytest.mark.parametrize("name", ["dqn", "ppo autoreset"])
 def test_replicas_equal_single_runs(name: str) -> None:
     cls, problem = CASES[name]

@@ -55,7 +55,12 @@ def test_a_resumed_run_is_the_run(lag: int, backend: str, tmp_path: Path) -> Non
 
 
 def test_with_processes_too(tmp_path: Path) -> None:
-    compare(Odd, {"parallel": {"backend": "process", "num_workers": 2, "train_interval": 3}}, tmp_path)
+    """Stopped in processes and gone on with in processes, the run is the one that was never stopped, inline."""
+    config: dict[str, Any] = {"parallel": {"backend": "inline", "train_interval": 3}}
+    whole = Odd(config=config).run_experiment(26)["digest"]
+    processes = merge(config, {"parallel": {"backend": "process", "num_workers": 2}})
+    checkpointed(Odd, processes, tmp_path, 13)
+    assert resumed(Odd, processes, tmp_path, 26)["digest"] == whole
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 import torch
 
-from parallel_agents.config import merge
 from parallel_agents.models import DQN, PPO
 from parallel_agents.networks.normalised import normalised
 from parallel_agents.runtime.checkpoints import Checkpointer, restore
@@ -37,19 +36,9 @@ class Large(Odd):
         return 300.0 * super().apply_agent(index, actions)
 
 
-@pytest.mark.parametrize("name", MODELS)
-def test_every_mode_gives_the_same_bytes(name: str) -> None:
-    problem = {"model": MODELS[name], "experiment": {"worlds": 2}}
-    together = run(Large, merge(problem, {"parallel": {"backend": "inline"}}))
-    assert together["updates"] > 0
-    for flags in ({"enabled": False}, {"backend": "thread", "num_workers": 2}):
-        assert run(Large, merge(problem, {"parallel": flags}))["digest"] == together["digest"], flags
-
-
-def test_in_processes_too() -> None:
-    problem = {"model": MODELS["ppo"]}
-    inline = run(Large, merge(problem, {"parallel": {"backend": "inline"}}))["digest"]
-    assert run(Large, merge(problem, {"parallel": {"backend": "process", "num_workers": 2}}))["digest"] == inline
+CASES: dict[str, tuple[type[Odd], dict[str, Any]]] = {
+    name: (Large, {"model": model, "experiment": {"worlds": 2}}) for name, model in MODELS.items()
+}
 
 
 def test_ppo_takes_in_all_it_reads_exactly_once() -> None:
