@@ -5,7 +5,7 @@
 Runs are forked from a process that has imported everything and computed nothing, so that a kill costs a fraction of
 a second instead of a start of the interpreter; each is a process group of its own, and the kill is a SIGKILL of all
 of it. Half of the kills wait for a checkpoint that is just being written. With `--rivals`, a second process tries to
-resume the run before each kill, and must be refused.
+resume the run before each kill that waits for a checkpoint, and must be refused.
 """
 
 from __future__ import annotations
@@ -102,6 +102,8 @@ def refused(pid: int, folder: Path, out: Path) -> bool:
     told = (folder / "rival.json").read_text()
     assert os.waitstatus_to_exitcode(status) == 2, told
     assert f"process {pid} on" in told, told
+    sys.stdout.write("a second writer was refused\n")
+    sys.stdout.flush()  # before the next fork, which would write it again
     return True
 
 

@@ -49,6 +49,7 @@ def test_f25_f30_three_hundred_kills(tmp_path: Path, capsys: pytest.CaptureFixtu
 @pytest.mark.nightly
 @pytest.mark.timeout(5_000)
 def test_f51_a_second_writer_is_refused_fifty_times_and_the_digest_stays(tmp_path: Path) -> None:
-    words = ("--kills", 60, "--rivals", "--epochs", 100, "--algorithms", "dqn")
-    kills, _, told = campaign(tmp_path / "c", *words, timeout=4_900)
-    assert kills >= 60, told
+    """Kills that strike before the first checkpoint have no rival: those that had one are counted."""
+    words = ("--kills", 72, "--rivals", "--epochs", 100, "--algorithms", "dqn")
+    _, _, told = campaign(tmp_path / "c", *words, timeout=4_900)
+    assert told.count("a second writer was refused") >= 50, told
