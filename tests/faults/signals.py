@@ -56,7 +56,17 @@ def ended(pid: int, seconds: float) -> bool:
     return True
 
 
+def pending(pid: int) -> bool:
+    """True while an earlier SIGINT has not reached the process: the kernel would make one of the two."""
+    text = Path(f"/proc/{pid}/status").read_text()
+    masks = [int(line.split()[1], 16) for line in text.splitlines() if line.startswith(("SigPnd", "ShdPnd"))]
+    return any(mask >> (signal.SIGINT - 1) & 1 for mask in masks)
+
+
 def send(pid: int, group: bool) -> float:
+    until = time.monotonic() + PATIENCE
+    while pending(pid) and time.monotonic() < until:
+        time.sleep(0.001)
     (os.killpg if group else os.kill)(pid, signal.SIGINT)
     return time.monotonic()
 

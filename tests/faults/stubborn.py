@@ -30,6 +30,12 @@ class Deaf:
     def take_action(self, state: Any) -> int:
         return 0
 
+    def state_dict(self) -> dict[str, Any]:
+        return {}
+
+    def load_state_dict(self, state: Any) -> None:
+        """Carries nothing from epoch to epoch."""
+
     def train_step(self) -> None:
         if self.game.epoch >= FROM:
             _survive(Exception)
