@@ -253,7 +253,9 @@ def test_f74_what_a_world_prints_never_breaks_the_json(tmp_path: Path) -> None:
 
 def test_f75_a_world_that_hangs_in_c_with_the_lock_is_ended_from_outside_and_named(tmp_path: Path) -> None:
     do = "from parallel_agents.runtime import supervision; supervision.LAST_GRACE = 0.5; time.sleep(0.6)"
-    hang = "ctypes.PyDLL(None).sleep(600)"  # a PyDLL keeps the interpreter's lock
+    # A PyDLL keeps the interpreter's lock; a lock taken twice, unlike a sleep, is not ended by a signal either.
+    hang = "libc, lock = ctypes.PyDLL(None), ctypes.create_string_buffer(64); "
+    hang += "libc.pthread_mutex_lock(lock); libc.pthread_mutex_lock(lock)"
     settings = ["--set", "parallel.world_deadline=0.5", "--backend", "inline"]
     ended = odd(tmp_path, f"{do}; {hang}", "--json", *settings)
     assert ended.returncode == 1, ended.stderr

@@ -278,7 +278,7 @@ class Game(Base):
 def test_the_command_tells_and_ends_with_the_verdict(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "game.py").write_text(GAME)
     assert main(["check", str(tmp_path / "game.py"), "--epochs", "3"]) == 0
-    assert "11 of 11 checks passed" in capsys.readouterr().out
+    assert "12 of 12 checks passed" in capsys.readouterr().out
     assert main(["check", str(tmp_path / "game.py"), "--epochs", "3", "--json", "--set", "world.fair=false"]) == 1
     told = json.loads(capsys.readouterr().out)
     assert told["passed"] is False
@@ -328,7 +328,7 @@ def test_a_missing_digest_is_not_checked_and_never_passed(check: str) -> None:
 def test_the_command_says_what_could_not_be_checked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     game = "tests.testing.test_conformance:Unknown"
     assert main(["check", game, "--epochs", "2", "--set", "experiment.max_turns=4"]) == 1
-    assert "9 of 11 checks passed, 2 could not be made" in capsys.readouterr().out
+    assert "10 of 12 checks passed, 2 could not be made" in capsys.readouterr().out
     assert main(["check", game, "--epochs", "2", "--set", "experiment.max_turns=4", "--json"]) == 1
     told = json.loads(capsys.readouterr().out)
     assert told["passed"] is False
