@@ -42,7 +42,7 @@ CODE, TICKS, TURN_LIMIT, ROUND_LIMIT, LENGTH, HEART = range(3, 9)
 CELLS = HEART + 3
 SIZE = 16384
 """Bytes of the page; behind the cells there is room for a text."""
-_PR_SET_PDEATHSIG = 1
+_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 
 
 class Page:
@@ -125,6 +125,8 @@ def guarded(command: Callable[[], int], *, as_json: bool) -> int:
             signal.set_wakeup_fd(-1)
             return command()
         if child:
+            if sys.platform == "linux":  # whom the child leaves behind becomes a child of this process
+                ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)
             return _Watch(child, page, woken, stacks, as_json).until_it_ends()
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
@@ -222,15 +224,15 @@ class _Watch:
         if self._cause is None:
             self._cause = kind, message, code
             for number in (signal.SIGSTOP, signal.SIGKILL):  # stopped, it starts no more of them
-                for pid in (self._child, *_descendants(self._child)):
-                    with contextlib.suppress(ProcessLookupError):
-                        os.kill(pid, number)
+                _send(number, [self._child, *_descendants(self._child)])
 
     # -- the end ---------------------------------------------------------------------------------------------
 
     def _conclude(self, status: int) -> int:
         """Say what the child could not say itself."""
         told, page = self._page.told, self._page
+        if page.asked or not page.cells[CODE]:  # a worker that was just being started belongs to nobody
+            _send(signal.SIGKILL, _descendants(os.getpid()))
         if page.cells[CODE]:
             return int(page.cells[CODE] - 1)
         if self._cause is not None:
@@ -268,6 +270,12 @@ class _Watch:
                 log.write(line.encode() + b"\n")
         except OSError as error:
             sys.stderr.write(f"not written: {error}\n")
+
+
+def _send(number: int, pids: list[int]) -> None:
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, number)
 
 
 def _descendants(pid: int) -> list[int]:
