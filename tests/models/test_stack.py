@@ -310,3 +310,20 @@ def test_a_published_round_gives_the_rows_it_learned_from_their_new_priorities()
             found = priorities[agent].reshape(-1)[int(place)]  # no row has been written over yet
             assert np.isclose(found, np.abs(errors[places == place]) + 1e-6).any()
         assert np.count_nonzero(priorities[agent]) == len(np.unique(places))
+
+
+def test_agents_act_with_the_weights_of_the_round_published_last():
+    one = Stack(models(2), together=True)
+    play([one])
+    seen = np.ones((2, 2, 3), np.float32)
+    before = one.inference.forward(seen).copy()
+    state, result = one.learner.learn(one.state, one.snapshot(1), one.identity)
+    assert np.array_equal(one.inference.forward(seen), before)
+    one.publish(1, state, result)
+    assert torch.equal(one.acting_rows, state["online"])
+    assert one.inference.version == 1
+    after = one.inference.forward(seen)
+    assert not np.array_equal(after, before)
+    with torch.no_grad():
+        wanted = one.learner.network.forward(one.learner.network.bind(state["online"]), torch.from_numpy(seen))
+    assert np.allclose(after, wanted.numpy(), atol=1e-6)
