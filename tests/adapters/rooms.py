@@ -63,8 +63,9 @@ class Leavers:
     metadata = {"name": "leavers"}
     possible_agents = ("short", "long", "late")
 
-    def __init__(self, *, revive: bool = False, vanish: bool = False) -> None:
-        self.revive, self.vanish = revive, vanish
+    def __init__(self, *, revive: bool = False, vanish: bool = False, limit: bool = False) -> None:
+        """limit: the one that leaves first is cut off, while the others go on."""
+        self.revive, self.vanish, self.limit = revive, vanish, limit
         self._sees = {
             "short": spaces.Box(0, 9, (2,), np.float32),
             "long": spaces.Dict({"observation": spaces.Discrete(4), "action_mask": spaces.Box(0, 1, (3,), np.int8)}),
@@ -108,6 +109,7 @@ class Leavers:
         seen = self._show()
         ended = {name: (name == "short" and self.turn == 2) or self.turn == 4 for name in self.agents}
         cut = {name: name == "long" and self.turn == 4 for name in self.agents}
+        cut["short"] = self.limit and self.turn == 2
         rewards = {name: float(self.turn) for name in self.agents}
         infos: dict[str, Any] = {name: {} for name in self.agents}
         ends = {name: ended[name] and not cut[name] for name in self.agents}

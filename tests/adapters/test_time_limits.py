@@ -7,7 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from parallel_agents.adapters.guests import Board
 from parallel_agents.adapters.gymnasium import gymnasium_environment
+from parallel_agents.adapters.pettingzoo import guest
+from tests.adapters.rooms import Leavers
 
 LIMIT, TURNS, WORLDS, GAMMA = 6, 20, 2, 0.75
 
@@ -51,3 +54,14 @@ def test_what_follows_a_time_limit_still_has_a_value_and_what_follows_an_end_has
     over = ring.terminated[0].reshape(-1)[places]
     assert not (cut & over).any()
     assert (found["discounts"][0][over] == 0.0).all()
+
+
+def test_a_pettingzoo_agent_that_is_cut_off_before_the_others_is_told_so() -> None:
+    one = guest(Leavers(limit=True))
+    row = Board(one.places, 1).row(0)
+    one.reset(3, row)
+    one.step(row)
+    assert not row.truncated.any()
+    one.step(row)
+    assert (row.truncated.tolist(), row.terminated.tolist()) == ([True, False, False], [False, False, False])
+    assert row.able.tolist() == [False, True, True]

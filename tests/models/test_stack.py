@@ -294,3 +294,36 @@ def test_on_policy_steps_older_than_the_lag_are_refused():
     with pytest.raises(ContractError, match="steps of version 2, with a lag of 1 they may be of version 3 or newer"):
         collected(version=2, lag=1).snapshot(5)
     collected(version=2, lag=2).snapshot(5)
+
+
+def test_a_published_round_gives_the_rows_it_learned_from_their_new_priorities():
+    one = Stack(models(2, priority_alpha=0.6), together=True)
+    play([one])
+    priorities = one.ring.extras["priority"]
+    assert not priorities.any()
+    state, result = one.learner.learn(one.state, one.snapshot(1), one.identity)
+    assert not priorities.any()  # not before they are due
+    one.publish(1, state, result)
+    for agent in range(2):
+        places, errors = result.priorities["places"][agent], result.priorities["errors"][agent]
+        for place in np.unique(places):
+            found = priorities[agent].reshape(-1)[int(place)]  # no row has been written over yet
+            assert np.isclose(found, np.abs(errors[places == place]) + 1e-6).any()
+        assert np.count_nonzero(priorities[agent]) == len(np.unique(places))
+
+
+def test_agents_act_with_the_weights_of_the_round_published_last():
+    one = Stack(models(2), together=True)
+    play([one])
+    seen = np.ones((2, 2, 3), np.float32)
+    before = one.inference.forward(seen).copy()
+    state, result = one.learner.learn(one.state, one.snapshot(1), one.identity)
+    assert np.array_equal(one.inference.forward(seen), before)
+    one.publish(1, state, result)
+    assert torch.equal(one.acting_rows, state["online"])
+    assert one.inference.version == 1
+    after = one.inference.forward(seen)
+    assert not np.array_equal(after, before)
+    with torch.no_grad():
+        wanted = one.learner.network.forward(one.learner.network.bind(state["online"]), torch.from_numpy(seen))
+    assert np.allclose(after, wanted.numpy(), atol=1e-6)
