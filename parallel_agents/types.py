@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from parallel_agents.errors import CorruptCheckpoint
+
 if TYPE_CHECKING:  # `--help` and the configuration must not pay for torch
     from torch import Tensor
 
@@ -98,13 +100,13 @@ class State:
         return State({name: tensor.to(device) for name, tensor in self.tensors.items()})
 
     def replaced(self, tensors: Mapping[str, Tensor]) -> State:
-        """Return a state of these tensors, on the same device; ValueError if names, types or shapes differ."""
+        """Return a state of these tensors, on the same device; CorruptCheckpoint if names, types or shapes differ."""
         if sorted(tensors) != sorted(self.tensors):
-            raise ValueError(f"the state of a learner has {sorted(tensors)}, wanted is {sorted(self.tensors)}")
+            raise CorruptCheckpoint(f"the state of a learner has {sorted(tensors)}, wanted is {sorted(self.tensors)}")
         for name, own in self.tensors.items():
             found = tensors[name]
             if found.shape != own.shape or found.dtype != own.dtype:
-                raise ValueError(
+                raise CorruptCheckpoint(
                     f"{name} is {found.dtype} {tuple(found.shape)}, wanted is {own.dtype} {tuple(own.shape)}"
                 )
         return State({name: tensors[name].to(own.device) for name, own in self.tensors.items()})

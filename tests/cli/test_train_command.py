@@ -75,7 +75,7 @@ def test_for_people_it_is_a_few_lines(command: Command) -> None:
     assert "run folder " in ended.out
     assert ended.err == ""
     loose = command("train", "guess.py", "--quiet", "--set", "parallel.publish=asap")
-    assert "digest none (publish = asap" in loose.out
+    assert 'digest none: parallel.publish is "asap"' in loose.out
 
 
 def test_the_run_folder_holds_the_whole_story(command: Command, tmp_path: Path) -> None:

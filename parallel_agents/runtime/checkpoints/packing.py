@@ -87,6 +87,6 @@ def unpack(packed: Any, arrays: Mapping[str, Array]) -> Any:
                 return tuple(unpack(part, arrays) for part in held)
             case "list":
                 return [unpack(part, arrays) for part in held]
-        raise ValueError(f"no value is written as {kind!r}")
+        raise CorruptCheckpoint(f"a state in the checkpoint cannot be read: no value is written as {kind!r}")
     except (AttributeError, KeyError, TypeError, ValueError, RecursionError) as error:
         raise CorruptCheckpoint(f"a state in the checkpoint cannot be read: {type(error).__name__}: {error}") from error
