@@ -36,6 +36,8 @@ AGENTS = (2, 8, 32, 128)
 ACTIONS = 4
 SIZES = {"small": (8, 64), "sorrel": (750, 250)}
 """Inputs and units of a hidden layer."""
+QUICK_AGENTS = 8
+"""Of the large size, at most, in a quick run."""
 SECONDS = 0.1
 """That a measurement of one way takes, at least."""
 
@@ -136,6 +138,11 @@ def benches(effort: Effort) -> Iterator[tuple[str, Bench]]:
 
 
 def _pair(what: str, learner: Learner, agents: int, shape: tuple[int, int], effort: Effort) -> Iterator[Row]:
+    if effort.quick and agents > QUICK_AGENTS and shape == SIZES["sorrel"]:
+        for way in ("acting", "updating"):
+            reason = "left out of a quick run, in which it alone would take minutes"
+            yield Row(name=f"{way}, {what}", ratio=None, goal=1.0, unit="times as fast", repeats=0, skipped=reason)
+        return
     ours = Seated.of(learner.ours(*shape), agents)
     plain = [learner.plain(*shape) for _ in range(agents)]
     yield _compared(f"acting, {what}", _acting(ours, plain), effort)

@@ -53,7 +53,9 @@ def _counts(summary: dict[str, Any]) -> dict[str, int]:
     return counts | {"samples": summary["updates"] * batch}
 
 
-def _ours(name: str, work: str, agents: int, epochs: int, *layers: Layer, digests: set[str] | None = None) -> Side:
+def _ours(
+    name: str, work: str, agents: int, epochs: int, *layers: Layer, digests: set[str | None] | None = None
+) -> Side:
     """A whole run of ours, from making the game to the last update; its digest goes into `digests`."""
 
     def do() -> Done:
@@ -75,9 +77,9 @@ def _plain(work: str, agents: int, epochs: int, *layers: Layer) -> Side:
     return Side("plain loop", f"{work}; {words}", do)
 
 
-def _same_bytes(row: Row, digests: set[str]) -> Row:
-    if len(digests) != 1:
-        raise ValueError(f"{row.name}: the sides gave different digests, so they did not do the same work: {digests}")
+def _same_bytes(row: Row, digests: set[str | None]) -> Row:
+    if len(digests) != 1 or None in digests:
+        raise ValueError(f"{row.name}: the sides must give one and the same digest, but gave {digests}")
     return row
 
 
@@ -100,7 +102,7 @@ def _whole(agents: int, goal: float, epochs: int, layer: Layer, effort: Effort) 
         goal=None,
         repeats=repeats,
     )
-    digests: set[str] = set()
+    digests: set[str | None] = set()
     row = compare(
         f"{what}: sequential mode / default mode",
         _ours("sequential mode", work, agents, epochs, SEQUENTIAL, layer, digests=digests),
@@ -114,7 +116,7 @@ def _whole(agents: int, goal: float, epochs: int, layer: Layer, effort: Effort) 
 def _background(backend: str, effort: Effort) -> Iterator[Row]:
     """A learner that really runs in the background, beside the same stacked run inline and beside a plain loop."""
     agents, epochs, layer = 16, effort.of(160, 12), {"model": {"updates_per_round": 64}}
-    work, repeats, digests = _work(agents, epochs, layer), effort.repeats(3), set[str]()
+    work, repeats, digests = _work(agents, epochs, layer), effort.repeats(3), set[str | None]()
     chosen: Layer = {"parallel": {"backend": backend}}
     name = f"learner {backend} in the background"
     behind = _ours(name, f"{work}; learning in a {backend}", agents, epochs, chosen, layer, digests=digests)
@@ -135,7 +137,7 @@ def _used(row: Row, backend: str) -> Row:
 
 
 def _never_slower(agents: int, effort: Effort) -> Iterator[Row]:
-    epochs, digests = effort.of(40, 8), set[str]()
+    epochs, digests = effort.of(40, 8), set[str | None]()
     work = _work(agents, epochs)
     row = compare(
         f"treasure hunt, {agents} agents, short run: sequential mode / default mode",
