@@ -163,7 +163,7 @@ class Seated:
         blueprint, identity = model.blueprint, _identity(agents)
         probed = Invariance(True, "the library's own layers")
         if isinstance(blueprint.network, ModuleNetwork):
-            probed = rehearse(blueprint, agents, "cpu")
+            probed = rehearse(blueprint, agents, "cpu", workers=1)
         return cls(model, identity, blueprint.learner(), probed)
 
     def __len__(self) -> int:

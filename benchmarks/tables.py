@@ -89,7 +89,7 @@ def rows_table(*names: str) -> str:
     def line(own: Record) -> list[str]:
         ratio = f"skipped: {own['skipped']}" if own["skipped"] else f"failed: {own['failed']}"
         if own["ratio"] is not None:
-            ratio = f"{own['ratio']:.3g} {own['unit']}"
+            ratio = f"ran, not measured ({own['unit']})" if own["quick"] else f"{own['ratio']:.3g} {own['unit']}"
         goal = "" if own["goal"] is None else f"{'at most' if own['at_most'] else 'at least'} {own['goal']:g}"
         counts = own["sides"][0]["counts"] if own["sides"] else {}
         work = ", ".join(f"{count:,} {what.replace('_', ' ')}" for what, count in counts.items())

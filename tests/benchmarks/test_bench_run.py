@@ -58,6 +58,12 @@ def test_it_exits_0_if_all_are_good_and_shows_what_was_skipped(
     assert "SKIPPED sorrel: no python3.12 on the path" in capsys.readouterr().out
 
 
+def test_a_quick_run_judges_no_goal_but_fails_where_a_row_failed(tmp_path: Path) -> None:
+    quick = WHERE | {"quick": True}
+    assert run([("slow", below)], quick, tmp_path / "latest.json") == 0
+    assert run([("slow", below), ("broken", raising)], quick, tmp_path / "latest.json") == 1
+
+
 def test_a_run_without_rows_is_no_success(tmp_path: Path) -> None:
     assert run([], WHERE, tmp_path / "latest.json") == 1
 
