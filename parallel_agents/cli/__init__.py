@@ -54,6 +54,14 @@ def main(arguments: list[str] | None = None) -> int:
     words = sys.argv[1:] if arguments is None else arguments
     as_json = "--json" in words
     try:
+        return _main(words, as_json=as_json, guard=arguments is None)
+    except BrokenPipeError:  # whoever read our output, such as `head`, has had enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+
+
+def _main(words: list[str], *, as_json: bool, guard: bool) -> int:
+    try:
         _check_command(words)
         command = tyro.extras.subcommand_cli_from_dict(
             COMMANDS,
@@ -68,7 +76,7 @@ def main(arguments: list[str] | None = None) -> int:
         raise
     except ParallelAgentsError as error:
         return _report(error, as_json=as_json)
-    if arguments is None and can_guard():
+    if guard and can_guard():
         return guarded(partial(_run, command, as_json=as_json), as_json=as_json)
     return _run(command, as_json=as_json)
 
@@ -82,9 +90,8 @@ def _run(command: Any, *, as_json: bool) -> int:
             answers_only() if as_json else nullcontext(),
         ):
             code = command.run()  # None, or the exit code of a command that has told its failure itself
-    except BrokenPipeError:  # whoever read our output, such as `head`, has had enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
+    except BrokenPipeError:
+        raise
     except (Interrupted, Exception, SystemExit) as error:
         return _report(error, as_json=as_json)
     finally:

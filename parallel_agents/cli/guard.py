@@ -132,7 +132,7 @@ def guarded(command: Callable[[], int], *, as_json: bool) -> int:
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         os.close(woken)
         os.close(waking)
-        end_with(parent)
+        _end_with(parent)
         faulthandler.enable()
         faulthandler.register(STACKS, file=stacks)
         Page.current = page
@@ -144,7 +144,7 @@ def guarded(command: Callable[[], int], *, as_json: bool) -> int:
         return code
 
 
-def end_with(parent: int) -> None:
+def _end_with(parent: int) -> None:
     """Ask Linux to end this process when its parent ends, also when that was killed."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
@@ -256,17 +256,19 @@ class _Watch:
 
     def _record(self, folder: Path, fields: dict[str, Any]) -> None:
         """Leave the end, and the stacks if there are any, in the run folder."""
+        from parallel_agents.tracking.files import open_regular, write_atomically  # imports numpy: not before the fork
+
         self._stacks.seek(0)
         written = self._stacks.read()
         try:
             if written:
                 path = folder / f"stacks-{len(list(folder.glob('stacks-*.txt'))) + 1:02d}.txt"
-                path.write_bytes(f"{fields['cause']}\n\n".encode() + written)
+                write_atomically(path, [f"{fields['cause']}\n\n".encode(), written], root=folder)
                 fields["stacks"] = str(path)
             head = {"time": datetime.now(UTC).isoformat(timespec="milliseconds"), "level": "error"}
             line = json.dumps({**head, "event": "run_failed", "role": "guard", "process": os.getpid(), **fields})
-            flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW
-            with os.fdopen(os.open(folder / "log.jsonl", flags, 0o666), "ab") as log:
+            flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT
+            with os.fdopen(open_regular(folder / "log.jsonl", flags, root=folder), "ab") as log:
                 log.write(line.encode() + b"\n")
         except OSError as error:
             sys.stderr.write(f"not written: {error}\n")

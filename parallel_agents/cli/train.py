@@ -33,7 +33,7 @@ from parallel_agents.tracking.statistics import mean_interval
 from parallel_agents.tracking.tables import write_table
 from parallel_agents.tracking.tensorboard import TensorBoardWriter, load_tensorboard
 
-__all__ = ["conduct", "give_up", "layers", "read_config", "resume", "train"]
+__all__ = ["conduct", "give_up", "layers", "read_config", "resume", "show_outside", "train"]
 
 
 def train(options: Train) -> None:

@@ -8,6 +8,7 @@ True
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import resource
@@ -41,6 +42,7 @@ class Needs:
 
 
 def needs_of_threads(workers: int) -> Needs:
+    """Return what so many learner threads need."""
     return Needs(tasks=workers)
 
 
@@ -107,12 +109,9 @@ def _free_tasks() -> int | None:
     free = []
     if limit != resource.RLIM_INFINITY and os.getuid() != 0:
         free.append(limit - _tasks_of(os.getuid()))
-    try:
-        most = Path("/sys/fs/cgroup/pids.max").read_text(encoding="ascii").strip()
-        now = int(Path("/sys/fs/cgroup/pids.current").read_text(encoding="ascii"))
-        free += [] if most == "max" else [int(most) - now]
-    except (OSError, ValueError):
-        pass
+    with contextlib.suppress(OSError, ValueError):  # no such file, or "max"
+        most = int(Path("/sys/fs/cgroup/pids.max").read_text(encoding="ascii"))
+        free.append(most - int(Path("/sys/fs/cgroup/pids.current").read_text(encoding="ascii")))
     return min(free, default=None)
 
 

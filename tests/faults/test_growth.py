@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import mmap
 import threading
 import tracemalloc
 from pathlib import Path
@@ -94,7 +95,8 @@ class Leaks(Line):
 
     def begin_epoch(self, epoch: int) -> None:
         super().begin_epoch(epoch)
-        self.kept = [*getattr(self, "kept", []), np.ones(5 * 2**20, np.uint8)]
+        self.kept = [*getattr(self, "kept", []), mmap.mmap(-1, 5 * 2**20)]  # never memory that was freed before
+        self.kept[-1].write(b"x" * 5 * 2**20)
 
 
 @pytest.mark.parametrize("backend", ["inline", "thread"])

@@ -79,9 +79,9 @@ class Changed(Store):
             arrays[self.name] = array
         return arrays
 
-    def newest_good(self) -> tuple[Manifest, list[str]]:
-        manifest, troubles = super().newest_good()
-        return (manifest if self.values is None else replace(manifest, values=self.values)), troubles
+    def good(self, troubles: list[str]) -> Iterator[Manifest]:
+        for manifest in super().good(troubles):
+            yield manifest if self.values is None else replace(manifest, values=self.values)
 
 
 def other(value: Any) -> Any:

@@ -47,6 +47,8 @@ def changed(value: np.ndarray | float | int, name: str) -> np.ndarray | float | 
         return (
             value * 4.0
         )  # it acts on how far a user's interest is from the mean: 10 % of it moves one in 500 purchases
+    if name == "delay_shape":
+        return value * 2.0  # most purchases come in the same step with 10 % of it
     if name in ("reserve", "position"):
         return value * np.linspace(1.5, 1.1, len(value))
     return value * 1.1
