@@ -43,7 +43,7 @@ def test_every_mode_gives_the_same_bytes(name: str) -> None:
 class Everything(importance.Various):
     """Every kind of learner that sees three numbers and has three actions, in one run."""
 
-    default_config = merge(importance.Various.default_config, {"world": {"agents": 35}})
+    default_config = merge(importance.Various.default_config, {"world": {"agents": 35}, "experiment": {"epochs": 5}})
     kinds = (algorithms.Mixed, pace.Paced, importance.Various, own_networks.Own, recurrent.Mixed)
 
     def setup_agents(self) -> None:
@@ -63,7 +63,7 @@ class Everything(importance.Various):
 def test_processes_give_the_same_bytes_for_every_kind_of_learner_at_once() -> None:
     expected = run(Everything, INLINE)
     found = run(Everything, {"parallel": {"backend": "process", "num_workers": 2}})
-    assert found["updates"] == expected["updates"] > 100
+    assert found["updates"] == expected["updates"] > 50
     assert (found["digest"], found["backend"]) == (expected["digest"], "process")
 
 

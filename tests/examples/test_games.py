@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import json
-import os
 import re
 import subprocess
 import sys
@@ -14,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from parallel_agents.cli import main
 from parallel_agents.cli.target import load_target
 from parallel_agents.config import merge
 from parallel_agents.games import GridEnvironment, play, random_player
@@ -75,15 +75,15 @@ def test_the_game_of_the_tutorial_runs_and_trains(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_it_trains_from_the_command_line(name: str, tmp_path: Path) -> None:
+def test_it_trains_from_the_command_line(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["train", str(ROOT / "examples" / f"{name}.py"), "--epochs", "3", "--worlds", "2", "--out", str(tmp_path)]
     small = ["experiment.max_turns=20", "parallel.train_interval=1", "model.learning_starts=16", "model.hidden=[8]"]
-    command = [sys.executable, "-m", "parallel_agents.cli", *words, "--json", "--quiet"]
     for setting in (*small, "model.updates_per_round=2", "experiment.record_period=0"):
-        command += ["--set", setting]
-    ended = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, timeout=100, env={**os.environ})
-    assert ended.returncode == 0, ended.stderr
-    summary = json.loads(ended.stdout)
+        words += ["--set", setting]
+    code = main([*words, "--json", "--quiet"])
+    told = capsys.readouterr()
+    assert code == 0, told.err
+    summary = json.loads(told.out)
     assert summary["epochs"] == 3
     assert summary["updates"] > 0
     assert summary["failures"] == 0

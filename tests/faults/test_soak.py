@@ -32,7 +32,7 @@ def held(found: dict[str, Any], share: float) -> None:
 
 
 def test_f36_f39_nothing_grows_in_a_few_seconds(tmp_path: Path) -> None:
-    process = soaked(0.15, "thread", tmp_path)
+    process = soaked(0.08, "thread", tmp_path)
     out, _ = process.communicate(timeout=110)
     assert process.returncode == 0
     held(json.loads(out), 0.05)

@@ -14,18 +14,10 @@ AREAS = {
     "learning", "acting", "draws", "replay", "sampling", "endings", "checkpoints", "schedule", "games", "market",
     "workflows", "adapters",
 }  # fmt: skip
-TABLE = """
-[[mutant]]
-name = "adds the wrong way"
-area = "learning"
-file = "parallel_agents/sums.py"
-old = "a + b"
-new = "a - b"
-tests = ["tests/test_sums.py::test_sum"]
-
+ROW = """
 [[mutant]]
 name = "{name}"
-area = "acting"
+area = "learning"
 file = "parallel_agents/sums.py"
 old = '''{old}'''
 new = '''{new}'''
@@ -70,31 +62,46 @@ def project(tmp_path: Path) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize(
-    ("row", "code", "told"),
-    [
-        (("adds nothing", "return a", "return 0 * a"), 0, "2 of 2 mutants were killed"),
-        (("only words", "a sum", "the sum"), 1, "LIVED    acting       only words"),
-        (("no Python", "def add", "def add("), 1, "BROKEN   acting       no Python"),
-        (("not there", "a * b", "a"), 1, "its text stands 0 times in parallel_agents/sums.py, not once"),
-        (("there twice", "a", "b"), 1, "times in parallel_agents/sums.py, not once"),
-        (("none", "a + b", "a + b"), 1, "it changes nothing"),
-    ],
-    ids=lambda given: given[0] if isinstance(given, tuple) else "",
-)
-def test_the_tool_fails_unless_every_mutant_is_killed(
-    row: tuple[str, str, str], code: int, told: str, project: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def told_of(rows: dict[str, tuple[str, str]], project: Path, capsys: pytest.CaptureFixture[str]) -> tuple[int, str]:
+    """The exit code of the tool for mutants of the one function, and what it printed."""
     table = project / "mutants.toml"
-    table.write_text(TABLE.format(name=row[0], old=row[1], new=row[2]))
-    assert main([], root=project, table=table, libraries=("pytest",)) == code
-    assert told in "".join(capsys.readouterr())
+    table.write_text("".join(ROW.format(name=name, old=old, new=new) for name, (old, new) in rows.items()))
+    code = main([], root=project, table=table, libraries=("pytest",))
     assert "a + b" in (project / "parallel_agents" / "sums.py").read_text()  # only the copy was changed
+    return code, "".join(capsys.readouterr())
+
+
+def test_the_tool_passes_if_every_mutant_is_killed(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, told = told_of({"subtracts": ("a + b", "a - b")}, project, capsys)
+    assert (code, "1 of 1 mutants were killed" in told) == (0, True)
+
+
+def test_the_tool_names_those_that_live_and_those_that_are_no_program(
+    project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = {"subtracts": ("a + b", "a - b"), "words": ("a sum", "the sum"), "no Python": ("def add", "def add(")}
+    code, told = told_of(rows, project, capsys)
+    assert code == 1
+    assert "LIVED    learning     words" in told
+    assert "BROKEN   learning     no Python" in told
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (("a * b", "a"), "its text stands 0 times in parallel_agents/sums.py, not once"),
+        (("a", "b"), "times in parallel_agents/sums.py, not once"),
+        (("a + b", "a + b"), "it changes nothing"),
+    ],
+)
+def test_the_tool_refuses_a_table_that_no_longer_fits(
+    change: tuple[str, str], said: str, project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, told = told_of({"odd": change}, project, capsys)
+    assert (code, said in told) == (1, True)
 
 
 def test_tests_that_fail_by_themselves_kill_nothing(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    table = project / "mutants.toml"
-    table.write_text(TABLE.format(name="adds nothing", old="return a", new="return 0 * a"))
     (project / "tests" / "test_sums.py").write_text("def test_sum():\n    assert False\n")
-    assert main(["--name", "wrong way"], root=project, table=table, libraries=("pytest",)) == 1
-    assert "without any mutant" in capsys.readouterr().err
+    code, told = told_of({"subtracts": ("a + b", "a - b")}, project, capsys)
+    assert (code, "without any mutant" in told) == (1, True)
