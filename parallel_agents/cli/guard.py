@@ -35,6 +35,8 @@ EVERY = 0.25
 """Seconds between two looks at the page."""
 LEAVE = 2.0
 """Seconds after a second signal before the child is killed."""
+REAP = 0.5
+"""Seconds that a killed child is waited for."""
 STACKS = signal.SIGUSR1
 """Lets the child write where its threads are, also while one of them holds the interpreter's lock."""
 CODE, TICKS, TURN_LIMIT, ROUND_LIMIT, LENGTH, HEART = range(3, 9)
@@ -162,11 +164,15 @@ class _Watch:
         self._ticks, self._stalled = 0, 0.0
         self._cause: tuple[str, str, int] | None = None
         """Why the child was killed: kind, message and exit code."""
+        self._killed_at = 0.0
 
     def until_it_ends(self) -> int:
         """Wait for the child; the exit code of the command."""
         looked = time.monotonic()
         while (status := self._ended()) is None:
+            if self._killed_at and looked - self._killed_at > REAP:  # it waits for a disk, and ends once that answers
+                status = -signal.SIGKILL
+                break
             if select.select([self._woken], [], [], EVERY)[0]:
                 for number in os.read(self._woken, 1024):
                     if number in STOPS:
@@ -222,7 +228,7 @@ class _Watch:
     def _kill(self, kind: str, message: str, code: int) -> None:
         """End the child and every process that it has started, also those that do not yet end with it."""
         if self._cause is None:
-            self._cause = kind, message, code
+            self._cause, self._killed_at = (kind, message, code), time.monotonic()
             for number in (signal.SIGSTOP, signal.SIGKILL):  # stopped, it starts no more of them
                 _send(number, [self._child, *_descendants(self._child)])
 
