@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import astuple, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -294,7 +294,7 @@ class Model:
         return {
             "frozen": self.frozen,
             "exploration": self._exploration,
-            "hyper": {name: own if isinstance(own, int | float) else repr(own) for name, own in self.hyper.items()},
+            "hyper": {name: _stored(own) for name, own in self.hyper.items()},
         }
 
     def load_settings(self, settings: Mapping[str, Any]) -> None:
@@ -306,7 +306,7 @@ class Model:
         for name, own in settings["hyper"].items():
             if isinstance(own, int | float):
                 self.hyper[name] = own
-            elif own != repr(self.hyper.get(name)):
+            elif own != _stored(self.hyper[name]):
                 raise CheckpointError(
                     f"model.{name} is {self.hyper.get(name)!r}, in the checkpoint it is {own}: make them equal"
                 )
@@ -345,3 +345,8 @@ class Model:
     def reset(self) -> None:
         """Forget what was kept; the network stays."""
         self.memory.clear()
+
+
+def _stored(value: Any) -> int | float | str:
+    """Return a hyper-parameter as it is stored: a number, or the values of a group of options without their names."""
+    return value if isinstance(value, int | float) else repr(astuple(value))
