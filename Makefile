@@ -18,12 +18,12 @@ test: setup check
 	$(BIN)/pytest -n 2 --dist worksteal -q
 
 # All tests but those that start processes or commands, train whole runs or read whole pages: about two thirds of them.
-WHOLE_RUNS := adapters benchmarks cli docs environment equivalence examples faults runtime testing \
-	learning/test_normalisation.py learning/test_stack_of_learners.py models/test_recurrent_models.py \
-	market/discovery/test_discover.py market/importance/test_importance_trainer.py \
-	market/montecarlo/test_monte_carlo_training.py market/simulation/test_theory.py market/test_market_commands.py \
-	market/test_market_environment.py workflows/network/test_network_attack.py \
-	workflows/network/test_network_history.py workflows/test_wrapper.py
+WHOLE_RUNS := benchmarks checkpoint cli docs engine env equivalence examples faults testing \
+	algorithms/test_normalization.py algorithms/test_row_independence.py algorithms/test_recurrent_models.py \
+	market/discovery/test_discover.py market/test_importance_training.py \
+	market/montecarlo/test_monte_carlo_training.py market/simulation/test_fast_fidelity.py market/test_market_commands.py \
+	market/test_market_environment.py workflows/network/test_red.py \
+	workflows/network/test_observations.py workflows/test_wrapper.py
 
 quick: setup
 	$(BIN)/pytest -n 2 --dist worksteal -q $(addprefix --ignore=tests/,$(WHOLE_RUNS))

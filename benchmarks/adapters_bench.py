@@ -1,7 +1,7 @@
-"""Foreign worlds: a game written for sorrel against itself, and slow worlds in processes.
+"""Adapters: a game written for sorrel in its own loop and in ours, and slow worlds in processes.
 
-The game is the tests' stand-in with sorrel's interface (sorrel itself needs Python 3.12): Python worlds, 16 agents,
-a small network each, one `train_step` per agent and epoch in every way.
+The game is the stand-in of the tests with sorrel's interface (sorrel itself needs Python 3.12): Python worlds, 16
+agents with a small network each, and one `train_step` per agent and epoch in every variant.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ import torch
 
 from benchmarks.measure import Done, Effort, Row, Side, compare, measure, ratio_of
 from benchmarks.run import Bench
-from parallel_agents.adapters.gymnasium import GymnasiumGuest
-from parallel_agents.adapters.processes import ProcessWorlds
-from parallel_agents.adapters.sorrel import parallelize
-from parallel_agents.adapters.worlds import Worlds
-from tests.adapters.rooms import Counter
-from tests.adapters.standin import Gems, World
+from parallel_agents.env.adapters.gymnasium import GymnasiumAdapter
+from parallel_agents.env.adapters.sorrel import parallelize
+from parallel_agents.env.adapters.sync_envs import SyncEnvs
+from parallel_agents.env.adapters.worker_envs import WorkerEnvs
+from tests.env.adapters.fake_sorrel import Gems, World
+from tests.env.adapters.small_envs import Counter
 
 EPOCHS, AGENTS, TURNS = 1, 16, 100
-WAYS: dict[str, dict[str, Any]] = {
+PLANS: dict[str, dict[str, Any]] = {
     "default: in turn, learning in the background": {},
     "all at once, learning inline": {"turn_order": "simultaneous", "async_learning": False},
     "all at once, learning in the background": {"turn_order": "simultaneous"},
@@ -38,6 +38,7 @@ def benches(effort: Effort) -> Iterator[tuple[str, Bench]]:
 
 
 def _play(parallel: dict[str, Any] | None) -> Done:
+    """Run the game with a plan, or in sorrel's own loop without one, and count its turns and updates."""
     config = {
         "experiment": {"epochs": EPOCHS, "max_turns": TURNS},
         "model": {"epsilon": 0.05, "epsilon_decay": 0.0, "width": 250},
@@ -46,14 +47,14 @@ def _play(parallel: dict[str, Any] | None) -> Done:
     }
     game = (Gems if parallel is None else parallelize(Gems))(World(15), config)
     turns, backend = 0, "inline"
-    own_turn = game.take_turn
+    original_take_turn = game.take_turn
 
     def take_turn(*arguments: Any) -> None:
         nonlocal turns, backend
         turns += 1
-        if parallel is not None and game._bench.tutor is not None:
+        if parallel is not None and game._adapter.trainer is not None:
             backend = "thread"
-        own_turn(*arguments)
+        original_take_turn(*arguments)
 
     game.take_turn = take_turn
     game.run_experiment()
@@ -61,23 +62,24 @@ def _play(parallel: dict[str, Any] | None) -> Done:
 
 
 def _sorrel(effort: Effort) -> Iterator[Row]:
+    """Compare sorrel's own loop with the plans."""
     torch.set_num_threads(1)
     repeats = effort.repeats(3)
     words = f"{EPOCHS + 1} epochs of {TURNS} turns, {AGENTS} agents, a train_step of each agent after each epoch"
-    own, *ways = measure(
+    sorrel, *variants = measure(
         [
             Side("sorrel's own loop", words, partial(_play, None)),
-            *(Side(name, words, partial(_play, way)) for name, way in WAYS.items()),
+            *(Side(name, words, partial(_play, plan)) for name, plan in PLANS.items()),
         ],
         repeats=repeats,
     )
-    for way in ways:
-        name = f"a sorrel game, unmodified, {AGENTS} agents: sorrel's own loop / {way.name}"
-        yield ratio_of(name, own, way, goal=None, repeats=repeats)
+    for variant in variants:
+        name = f"a sorrel game, unmodified, {AGENTS} agents: sorrel's own loop / {variant.name}"
+        yield ratio_of(name, sorrel, variant, goal=None, repeats=repeats)
 
 
 class Slow(Counter):
-    """Takes a tenth of a second for twenty steps, as simulators do."""
+    """A world whose steps take 5 ms of processor time, as in slow simulators."""
 
     def step(self, action: Any) -> Any:
         until = time.perf_counter() + 0.005
@@ -86,15 +88,15 @@ class Slow(Counter):
         return super().step(action)
 
 
-def _guest() -> GymnasiumGuest:
-    made: Callable[[], gymnasium.Env[Any, Any]] = partial(Slow, length=1000)
-    return GymnasiumGuest(made)
+def _adapter() -> GymnasiumAdapter:
+    factory: Callable[[], gymnasium.Env[Any, Any]] = partial(Slow, length=1000)
+    return GymnasiumAdapter(factory)
 
 
 def _processes(effort: Effort) -> Iterator[Row]:
-    """Worlds of 5 ms a step: two processes against none."""
+    """Compare worlds of 5 ms per step in this process and in two others."""
     actions = np.zeros(8, np.int64)
-    inside, outside = Worlds(_guest, 8), ProcessWorlds(_guest, 8, workers=2)
+    inside, outside = SyncEnvs(_adapter, 8), WorkerEnvs(_adapter, 8, workers=2)
 
     def step(worlds: Any) -> Done:
         return Done({"world_steps": len(worlds.step(actions)[1])})

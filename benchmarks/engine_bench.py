@@ -1,4 +1,4 @@
-"""Kernels of the engine: acting and updating in a stack, against a loop over ordinary modules."""
+"""Acting and updating in a stack, compared with a loop over ordinary modules."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ import torch
 from benchmarks.measure import Done, Effort, Row, Side, compare
 from benchmarks.plain import PlainDQN, mlp
 from benchmarks.run import Bench
-from parallel_agents.acting import Inference
-from parallel_agents.learning import DQNLearner
-from parallel_agents.networks import MLP
-from parallel_agents.networks.numerics import require
-from parallel_agents.types import Identity, Snapshot, Weights
+from parallel_agents.algorithms.acting import Inference, Weights
+from parallel_agents.algorithms.dqn import DQNLearner
+from parallel_agents.algorithms.learner import Snapshot
+from parallel_agents.core.seeding import Identity
+from parallel_agents.nn import MLP
+from parallel_agents.nn.numerics import require
 
 INPUTS, HIDDEN, ACTIONS, BATCH, UPDATES = 52, (64, 64), 54, 32, 10
 HYPER = {
@@ -39,22 +40,22 @@ def benches(effort: Effort) -> Iterator[tuple[str, Bench]]:
 
 
 def _acting(agents: int, goal: float, effort: Effort) -> Iterator[Row]:
-    """One turn of all agents: observations as numpy in, greedy actions as numpy out."""
+    """Compare one turn of all agents: numpy observations in, greedy numpy actions out."""
     network = MLP(INPUTS, HIDDEN, ACTIONS)
     inference = Inference(network, agents, 1, together=True)
-    inference.publish(Weights(0, network.init(Identity((0,) * agents, tuple(range(agents))))))
-    seen = np.random.default_rng(0).random((agents, 1, INPUTS), np.float32)
+    inference.weights = Weights(0, network.init(Identity((0,) * agents, tuple(range(agents)))))
+    observations = np.random.default_rng(0).random((agents, 1, INPUTS), np.float32)
     modules = [mlp(INPUTS, HIDDEN, ACTIONS) for _ in range(agents)]
 
     def stacked() -> Done:
-        return Done({"actions": inference.forward(seen).argmax(-1).size})
+        return Done({"actions": inference.forward(observations).argmax(-1).size})
 
     def loop() -> Done:
-        chosen = 0
+        actions = 0
         with torch.inference_mode():
             for agent, module in enumerate(modules):
-                chosen += module(torch.from_numpy(seen[agent])).argmax(-1).numpy().size
-        return Done({"actions": chosen})
+                actions += module(torch.from_numpy(observations[agent])).argmax(-1).numpy().size
+        return Done({"actions": actions})
 
     yield compare(
         f"acting, {agents} agents, {INPUTS}-64-64-{ACTIONS}: module loop / stack",
@@ -67,7 +68,7 @@ def _acting(agents: int, goal: float, effort: Effort) -> Iterator[Row]:
 
 
 def _updating(agents: int, goal: float | None, effort: Effort) -> Iterator[Row]:
-    """Double DQN updates of all agents, the same arithmetic on both sides."""
+    """Compare double DQN updates of all agents, with the same arithmetic on both sides."""
     learner = DQNLearner(MLP(INPUTS, HIDDEN, ACTIONS), UPDATES, BATCH)
     identity = Identity((0,) * agents, tuple(range(agents)))
     state = learner.init(identity, [HYPER] * agents)
@@ -92,10 +93,10 @@ def _updating(agents: int, goal: float | None, effort: Effort) -> Iterator[Row]:
         return Done({"updates": int(result.updates.sum()), "samples": snapshot["returns"].size})
 
     def loop() -> Done:
-        before = sum(own.updates for own in plain), sum(own.samples for own in plain)
-        for agent, own in enumerate(plain):
-            own.learn({name: column[agent] for name, column in columns.items()}, UPDATES)
-        after = sum(own.updates for own in plain), sum(own.samples for own in plain)
+        before = sum(module.updates for module in plain), sum(module.samples for module in plain)
+        for agent, module in enumerate(plain):
+            module.learn({name: column[agent] for name, column in columns.items()}, UPDATES)
+        after = sum(module.updates for module in plain), sum(module.samples for module in plain)
         return Done({"updates": after[0] - before[0], "samples": after[1] - before[1]})
 
     words = f"{UPDATES} double DQN updates of every agent, batch {BATCH}, with clip, Adam and soft target"

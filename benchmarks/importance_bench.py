@@ -1,7 +1,7 @@
-"""A buffer of a million rows with event types: batches of 256, gathered, beside cpprb's prioritised buffer.
+"""A buffer of a million rows with event types: batches of 256, gathered, compared with cpprb's prioritised buffer.
 
 Both sides of a row do the same: they draw, correct and gather a batch; or they do so and then give every row of the
-batch a new priority. Seconds are processor time, which others at work on the machine disturb least.
+batch a new priority. Seconds are processor time, which depends least on the load of the machine.
 """
 
 from __future__ import annotations
@@ -16,9 +16,8 @@ import numpy as np
 from benchmarks.measure import Done, Effort, Measured, Row, Side, compare
 from benchmarks.peers import CPPRB, Unavailable, cpprb
 from benchmarks.run import Bench
-from parallel_agents import seeding
-from parallel_agents.memory import ImportanceSamplingReplayBuffer
-from parallel_agents.sampling import ImportanceSampler
+from parallel_agents.core import seeding
+from parallel_agents.replay import ImportanceSampler, ImportanceSamplingReplayBuffer
 
 FEATURES, BATCH, EPISODE = 32, 256, 100
 ROWS = 1_000_000
@@ -37,6 +36,7 @@ def benches(effort: Effort) -> Iterator[tuple[str, Bench]]:
 
 
 def _memory() -> Iterator[Row]:
+    """Measure the memory of a full buffer."""
     memory = our_buffer(ROWS, priorities=False)
     words = f"holds a million rows of {FEATURES} features with their next states, in episodes of {EPISODE}"
     yield Row(
@@ -51,6 +51,7 @@ def _memory() -> Iterator[Row]:
 
 
 def _beside(name: str, goal: float, update: bool, rows: int, effort: Effort) -> Iterator[Row]:
+    """Compare our buffer with cpprb's, with or without an update of priorities."""
     theirs = f"{BATCH} rows drawn by priority, with corrections, gathered"
     ours = f"{BATCH} rows drawn by class{' and priority' if update else ''}, with corrections, gathered"
     also = "; then a new priority for each of them" if update else ""
@@ -75,7 +76,7 @@ def _beside(name: str, goal: float, update: bool, rows: int, effort: Effort) -> 
 
 
 def our_draw(rows: int, *, update: bool) -> Draw:
-    """A batch by class, and by priority where priorities are updated."""
+    """Return a function that draws a batch by class, and by priority if priorities are updated."""
     memory, errors = our_buffer(rows, priorities=update), _errors()
 
     def draw() -> Done:
@@ -90,8 +91,8 @@ def our_draw(rows: int, *, update: bool) -> Draw:
 
 
 def their_draw(library: Any, rows: int, *, update: bool) -> Draw:
-    """A batch by priority of cpprb's buffer."""
-    states, after, dones = _data(rows)
+    """Return a function that draws a batch by priority from cpprb's buffer."""
+    states, next_states, dones = _data(rows)
     shape = {
         "obs": {"shape": FEATURES},
         "act": {"dtype": np.int16},
@@ -102,7 +103,9 @@ def their_draw(library: Any, rows: int, *, update: bool) -> Draw:
     buffer, errors = library.PrioritizedReplayBuffer(rows, shape, alpha=0.6), _errors()
     for part in np.array_split(np.arange(rows), max(1, rows // 50_000)):
         zeros = np.zeros(len(part))
-        buffer.add(obs=states[part], act=zeros.astype(np.int16), rew=zeros, next_obs=after[part], done=dones[part])
+        buffer.add(
+            obs=states[part], act=zeros.astype(np.int16), rew=zeros, next_obs=next_states[part], done=dones[part]
+        )
 
     def draw() -> Done:
         batch = buffer.sample(BATCH, beta=0.4)
@@ -117,12 +120,12 @@ def their_draw(library: Any, rows: int, *, update: bool) -> Draw:
 
 
 def our_buffer(rows: int, *, priorities: bool) -> ImportanceSamplingReplayBuffer:
-    """A full buffer, a tenth of its rows of the rare class."""
-    states, after, dones = _data(rows)
+    """Return a full buffer, with a tenth of its rows in the rare class."""
+    states, next_states, dones = _data(rows)
     memory = ImportanceSamplingReplayBuffer(rows, (FEATURES,), ImportanceSampler(priorities=priorities))
     rare = seeding.generator(0, seeding.Purpose.INIT).random(rows) < 0.1
-    kinds = np.where(rare, "crisis_parent", "regular_parent").tolist()
-    memory.add_many(states, np.zeros(rows, int), np.ones(rows), after, dones, kinds, np.ones(rows))
+    event_types = np.where(rare, "crisis_parent", "regular_parent").tolist()
+    memory.add_many(states, np.zeros(rows, int), np.ones(rows), next_states, dones, event_types, np.ones(rows))
     if priorities:
         errors = seeding.generator(2, seeding.Purpose.NOISE).random(rows)
         memory.update_priorities(np.arange(rows), errors)
@@ -131,11 +134,12 @@ def our_buffer(rows: int, *, priorities: bool) -> ImportanceSamplingReplayBuffer
 
 @cache
 def _data(rows: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return states, next states and episode ends."""
     states = seeding.generator(0, seeding.Purpose.NOISE).standard_normal((rows, FEATURES), np.float32)
-    after = np.roll(states, -1, 0)
+    next_states = np.roll(states, -1, 0)
     dones = np.arange(rows) % EPISODE == EPISODE - 1
-    after[dones] += 1.0
-    return states, after, dones
+    next_states[dones] += 1.0
+    return states, next_states, dones
 
 
 def _errors() -> np.ndarray:

@@ -1,8 +1,8 @@
-"""Every learner: acting and updating in a stack, against a loop over ordinary learners (benchmarks/plain.py).
+"""Every learner: acting and updating in a stack, compared with a loop over ordinary learners (benchmarks/plain.py).
 
 Both sides do the same arithmetic on the same data; a stack must never be slower than the loop, from 2 agents on.
-Updates are rounds of the inline backend. At sorrel's size the products themselves, which no stack makes quicker, take
-most of an update, so ratios there are close to 1: read them on a quiet machine.
+Updates are rounds of the inline backend. At sorrel's size matrix products, which no stack makes faster, take most of an
+update, so that ratios are close to 1: measure them on an idle machine.
 """
 
 from __future__ import annotations
@@ -22,63 +22,65 @@ from benchmarks.measure import Done, Effort, Row, Side, compare
 from benchmarks.plain import PlainDQN, PlainIQN, PlainPPO, mlp
 from benchmarks.plain_recurrent import SEQUENCE, PlainRecurrentDQN, PlainRecurrentPPO
 from benchmarks.run import Bench
-from parallel_agents.acting import Inference, Recall
-from parallel_agents.adapters.gymnasium import gymnasium_environment
-from parallel_agents.models import DQN, IQN, PPO, Model
-from parallel_agents.models.stack import rehearse
-from parallel_agents.networks import Invariance, ModuleNetwork
-from parallel_agents.networks.numerics import require
-from parallel_agents.runtime.backends.inline import InlineBackend
+from parallel_agents.algorithms import DQN, IQN, PPO, Model
+from parallel_agents.algorithms.acting import Inference, RecurrentState, Weights
+from parallel_agents.algorithms.learner import Snapshot
+from parallel_agents.core.seeding import Identity
+from parallel_agents.engine.stacks import probe_stack, random_snapshot
+from parallel_agents.env.adapters.gymnasium import gymnasium_environment
+from parallel_agents.execution.backend import InlineBackend
+from parallel_agents.nn import Invariance, ModuleNetwork
+from parallel_agents.nn.numerics import require
 from parallel_agents.tracking.timeline import Timeline
-from parallel_agents.types import Identity, Snapshot, Weights
 
 AGENTS = (2, 8, 32, 128)
 ACTIONS = 4
 SIZES = {"small": (8, 64), "sorrel": (750, 250)}
-"""Inputs and units of a hidden layer."""
+"""Number of inputs, and units of a hidden layer."""
 QUICK_AGENTS = 8
-"""Of the large size, at most, in a quick run."""
+"""The most agents of the large size in a quick run."""
 SECONDS = 0.1
-"""That a measurement of one way takes, at least."""
+"""The least duration of one measurement."""
 
 
 @dataclass(frozen=True)
 class Learner:
-    """One algorithm on both sides, at a number of inputs and units."""
+    """An algorithm on both sides, made for a number of inputs and units."""
 
     ours: Callable[[int, int], Model]
     plain: Callable[[int, int], Any]
     updates: int
-    """Of a round: what is done once for all of them counts for so many."""
+    """Updates per round."""
     replays: bool = True
-    """Learns from sampled batches; otherwise from whole trajectories."""
+    """Whether it learns from sampled batches; otherwise from whole trajectories."""
     sizes: Mapping[str, tuple[int, int]] = field(default_factory=lambda: SIZES)
     agents: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
-    """Of a size, where not all of `AGENTS` are measured."""
+    """The numbers of agents of a size, if not all of `AGENTS` are measured."""
 
 
-ROLLOUT = {"worlds": 8, "rollout": 32, "passes": 2, "minibatches": 4}
+ROLLOUT = {"worlds": 8, "rollout": 31, "n_epochs": 2, "n_minibatches": 4}
+"""With the row after the last turn, a rollout has 32 rows: whole sequences."""
 SEQUENCES: dict[str, Any] = {"recurrent": True, "sequence": SEQUENCE}
 PICTURE = (4, 9, 9)
 FEW = {"sorrel": (2, 8, 32)}
-"""Sequences of 128 large agents would take minutes."""
+"""Without 128 large agents, whose sequences would take minutes."""
 
 
 def own_module(inputs: int, units: int) -> nn.Module:
-    """A network as a user writes it."""
+    """Return a network as a user writes it."""
     return nn.Sequential(nn.Linear(inputs, units), nn.LayerNorm(units), nn.ReLU(), nn.Linear(units, ACTIONS))
 
 
 class OwnConvolution(nn.Module):
-    """Another one, for pictures."""
+    """A network for pictures as a user writes it."""
 
     def __init__(self, units: int) -> None:
         super().__init__()
-        self.seen = nn.Conv2d(PICTURE[0], 16, 3)
+        self.encoder = nn.Conv2d(PICTURE[0], 16, 3)
         self.body, self.head = nn.Linear(16 * 49, units), nn.Linear(units, ACTIONS)
 
     def forward(self, x: Tensor) -> Tensor:
-        x = torch.relu(self.seen(x)).flatten(1)
+        x = torch.relu(self.encoder(x)).flatten(1)
         return self.head(torch.relu(self.body(x)))  # type: ignore[no-any-return]
 
 
@@ -132,26 +134,27 @@ def benches(effort: Effort) -> Iterator[tuple[str, Bench]]:
     for name, learner in LEARNERS.items():
         for size, (inputs, units) in learner.sizes.items():
             for agents in learner.agents.get(size, AGENTS):
-                what = f"{name} {size} ({inputs} inputs, {units} units), {agents} agents: module loop / stack"
-                yield what, partial(_pair, what, learner, agents, (inputs, units), effort)
+                row = f"{name} {size} ({inputs} inputs, {units} units), {agents} agents: module loop / stack"
+                yield row, partial(_pair, row, learner, agents, (inputs, units), effort)
     yield "CartPole, dqn: ten runs one by one / ten seeds in one stack", partial(_replicas, effort)
 
 
-def _pair(what: str, learner: Learner, agents: int, shape: tuple[int, int], effort: Effort) -> Iterator[Row]:
+def _pair(name: str, learner: Learner, agents: int, shape: tuple[int, int], effort: Effort) -> Iterator[Row]:
+    """Measure acting and updating of one learner."""
     if effort.quick and agents > QUICK_AGENTS and shape == SIZES["sorrel"]:
-        for way in ("acting", "updating"):
+        for part in ("acting", "updating"):
             reason = "left out of a quick run, in which it alone would take minutes"
-            yield Row(name=f"{way}, {what}", ratio=None, goal=1.0, unit="times as fast", repeats=0, skipped=reason)
+            yield Row(name=f"{part}, {name}", ratio=None, goal=1.0, unit="times as fast", repeats=0, skipped=reason)
         return
-    ours = Seated.of(learner.ours(*shape), agents)
+    ours = BenchStack.of(learner.ours(*shape), agents)
     plain = [learner.plain(*shape) for _ in range(agents)]
-    yield _compared(f"acting, {what}", _acting(ours, plain), effort)
-    yield _compared(f"updating, {what}", _updating(ours, plain, learner), effort)
+    yield _compared(f"acting, {name}", _acting(ours, plain), effort)
+    yield _compared(f"updating, {name}", _updating(ours, plain, learner), effort)
 
 
 @dataclass(frozen=True)
-class Seated:
-    """What backends ask of a stack: agents without buffers, since the benchmark reads made-up data."""
+class BenchStack:
+    """A stack as backends need it, without buffers: the benchmark uses made-up data."""
 
     model: Model
     identity: Identity
@@ -159,36 +162,38 @@ class Seated:
     invariance: Invariance
 
     @classmethod
-    def of(cls, model: Model, agents: int) -> Seated:
-        blueprint, identity = model.blueprint, _identity(agents)
-        probed = Invariance(True, "the library's own layers")
-        if isinstance(blueprint.network, ModuleNetwork):
-            probed = rehearse(blueprint, agents, "cpu", workers=1)
-        return cls(model, identity, blueprint.learner(), probed)
+    def of(cls, model: Model, agents: int) -> BenchStack:
+        """Return the stack of so many agents."""
+        spec, identity = model.spec, _identity(agents)
+        invariance = Invariance(True, "the library's own layers")
+        if isinstance(spec.network, ModuleNetwork):
+            invariance = probe_stack(spec, agents, "cpu", workers=1)
+        return cls(model, identity, spec.learner(), invariance)
 
     def __len__(self) -> int:
         return len(self.identity)
 
 
-def _acting(ours: Seated, plain: list[Any]) -> tuple[Side, Side]:
-    """One turn of all agents in one world: observations as numpy in, chosen actions as numpy out."""
-    blueprint, agents = ours.model.blueprint, len(ours)
-    inference = Inference(blueprint.network, agents, 1, together=ours.invariance.holds)
-    inference.publish(Weights(0, blueprint.network.init(ours.identity)))
-    recall = Recall(agents, 1, blueprint.state)
+def _acting(ours: BenchStack, plain: list[Any]) -> tuple[Side, Side]:
+    """Return one turn of all agents in one world: numpy observations in, numpy actions out."""
+    spec, agents = ours.model.spec, len(ours)
+    inference = Inference(spec.network, agents, 1, together=ours.invariance.holds)
+    inference.weights = Weights(0, spec.network.init(ours.identity))
+    hidden = RecurrentState(agents, 1, spec.hidden_size)
     draws = np.random.default_rng(0)
-    seen = draws.random((agents, 1, math.prod(blueprint.observation)), np.float32)
-    own = seen.reshape(agents, 1, *blueprint.observation)
-    numbers = draws.random((agents, 1, blueprint.slots))
+    observations = draws.random((agents, 1, math.prod(spec.observation)), np.float32)
+    shaped = observations.reshape(agents, 1, *spec.observation)
+    numbers = draws.random((agents, 1, spec.slots))
     explore, first = np.full(agents, 0.1), np.zeros((agents, 1), np.bool_)
 
     def stack() -> Done:
-        outputs = recall.outputs(inference.forward(recall.inputs(seen, first)))
-        actions, _ = blueprint.choose(outputs, numbers, explore, None)
+        outputs = hidden.outputs(inference.forward(hidden.inputs(observations, first)))
+        actions, _ = spec.choose(outputs, numbers, explore, None)
         return Done({"actions": len(actions)})
 
     def loop() -> Done:
-        return Done({"actions": sum(len(one.act(torch.from_numpy(its))) for one, its in zip(plain, own, strict=True))})
+        turns = zip(plain, shaped, strict=True)
+        return Done({"actions": sum(len(learner.act(torch.from_numpy(rows))) for learner, rows in turns)})
 
     words = "every agent's network is asked once and every agent's action is chosen"
     return Side("module loop", f"{words}, one agent after the other", loop), Side(
@@ -196,13 +201,13 @@ def _acting(ours: Seated, plain: list[Any]) -> tuple[Side, Side]:
     )
 
 
-def _updating(ours: Seated, plain: list[Any], learner: Learner) -> tuple[Side, Side]:
-    """A round of all agents, from the same columns, as the inline backend learns it."""
-    blueprint, agents = ours.model.blueprint, len(ours)
-    seated = replace(ours, learner=blueprint.learner(updates=learner.updates))
-    state = seated.learner.init(ours.identity, [ours.model.hyper] * agents)
-    snapshot = blueprint.rehearsal(agents, updates=learner.updates)
-    backend = InlineBackend([seated], [state], together=True, timeline=Timeline(enabled=False))
+def _updating(ours: BenchStack, plain: list[Any], learner: Learner) -> tuple[Side, Side]:
+    """Return a round of all agents, from the same columns, as the inline backend computes it."""
+    spec, agents = ours.model.spec, len(ours)
+    stack_of_agents = replace(ours, learner=spec.learner(updates=learner.updates))
+    state = stack_of_agents.learner.init(ours.identity, [ours.model.hyper] * agents)
+    snapshot = random_snapshot(spec, agents, updates=learner.updates)
+    backend = InlineBackend([stack_of_agents], [state], together=True, timeline=Timeline(enabled=False))
 
     def stack() -> Done:
         backend.submit(1, [lambda: snapshot])
@@ -210,15 +215,15 @@ def _updating(ours: Seated, plain: list[Any], learner: Learner) -> tuple[Side, S
         updates = int(result.updates.sum())
         if learner.replays:
             samples = snapshot["returns"].size
-        else:  # a pass of so many minibatches goes once over all that is valid
+        else:  # one epoch over the minibatches uses every valid row once
             samples = int(snapshot["valid"].sum()) * updates // (agents * ROLLOUT["minibatches"])
         return Done({"updates": updates, "samples": samples}, backend.name)
 
     def loop() -> Done:
-        before = sum(own.updates for own in plain), sum(own.samples for own in plain)
-        for agent, own in enumerate(plain):
-            own.learn(_columns(snapshot, agent, blueprint.observation, learner), learner.updates)
-        after = sum(own.updates for own in plain), sum(own.samples for own in plain)
+        before = sum(one.updates for one in plain), sum(one.samples for one in plain)
+        for agent, one in enumerate(plain):
+            one.learn(_columns(snapshot, agent, spec.observation, learner), learner.updates)
+        after = sum(one.updates for one in plain), sum(one.samples for one in plain)
         return Done({"updates": after[0] - before[0], "samples": after[1] - before[1]})
 
     words = f"{learner.updates} updates of every agent from its own columns"
@@ -228,10 +233,11 @@ def _updating(ours: Seated, plain: list[Any], learner: Learner) -> tuple[Side, S
 
 
 def _columns(snapshot: Snapshot, agent: int, picture: tuple[int, ...], learner: Learner) -> dict[str, Any]:
-    own = {name: column[agent] for name, column in snapshot.columns.items() if name != "ready"}
+    """Return the columns of one agent, as its ordinary learner takes them."""
+    columns = {name: column[agent] for name, column in snapshot.columns.items() if name != "ready"}
     if not learner.replays:
-        return own
-    tensors = {name: torch.from_numpy(column) for name, column in own.items()}
+        return columns
+    tensors = {name: torch.from_numpy(column) for name, column in columns.items()}
     if len(picture) > 1:
         tensors |= {name: tensors[name].reshape(-1, *picture) for name in ("states", "next_states")}
     return tensors
@@ -242,19 +248,20 @@ def _identity(agents: int) -> Identity:
 
 
 def _compared(name: str, sides: tuple[Side, Side], effort: Effort) -> Row:
+    """Compare loop and stack, with as many calls as one measurement needs to last long enough."""
     loop, stack = sides
     if effort.quick:
         return compare(name, loop, stack, goal=1.0, repeats=0)
     stack.do()
-    began = time.perf_counter()
+    start = time.perf_counter()
     stack.do()
-    once = time.perf_counter() - began
+    once = time.perf_counter() - start
     calls, repeats = max(1, min(100, int(SECONDS / once))), 5 if once < 0.3 else 2
     return compare(name, loop, stack, goal=1.0, repeats=repeats, calls=calls)
 
 
 def _replicas(effort: Effort) -> list[Row]:
-    """Ten seeds of CartPole as ten agents of one stack, against the ten runs one by one: the same bytes."""
+    """Compare ten seeds of CartPole in one stack with the ten single runs; both must give the same bytes."""
     model = {"algorithm": "dqn", "learning_starts": 500}
     digests: dict[str, list[str]] = {}
 
@@ -263,16 +270,16 @@ def _replicas(effort: Effort) -> list[Row]:
         config = {"experiment": experiment, "model": model, "parallel": {"backend": "inline"}}
         game = gymnasium_environment("CartPole-v1")(config=config)
         game.prepare()
-        began = time.perf_counter()
+        start = time.perf_counter()
         summary = game.run_experiment()
-        return time.perf_counter() - began, summary
+        return time.perf_counter() - start, summary
 
     def side(name: str, work: str, runs: list[tuple[int, int]]) -> Side:
         def do() -> Done:
-            ended = [run(*one) for one in runs]
-            digests[name] = [digest for _, summary in ended for digest in summary["digests"]]
-            counts = {what: sum(summary[what] for _, summary in ended) for what in ("transitions", "updates")}
-            return Done(counts, ended[0][1]["backend"], sum(seconds for seconds, _ in ended))
+            results = [run(*arguments) for arguments in runs]
+            digests[name] = [digest for _, summary in results for digest in summary["digests"]]
+            counts = {key: sum(summary[key] for _, summary in results) for key in ("transitions", "updates")}
+            return Done(counts, results[0][1]["backend"], sum(seconds for seconds, _ in results))
 
         return Side(name, work, do)
 

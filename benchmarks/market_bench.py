@@ -1,4 +1,4 @@
-"""Speed of the market: auctions and episodes per second, a sample export, and discovery."""
+"""Speed of the market: auctions and episodes per second, sample exports, and discovery."""
 
 from __future__ import annotations
 
@@ -13,14 +13,15 @@ import numpy as np
 
 from benchmarks.measure import Done, Effort, Row, Side, rate
 from benchmarks.run import Bench
+from parallel_agents.algorithms import DQN
+from parallel_agents.core.seeding import Purpose, generator
 from parallel_agents.market.discovery import Patterns, discover
-from parallel_agents.market.importance import PolicyDoor
 from parallel_agents.market.montecarlo import EpisodeExperience, ExperienceBuffer, MonteCarloSimulator
+from parallel_agents.market.policy_agents import ExternalUpdateAgent
 from parallel_agents.market.sample import draw_sample
 from parallel_agents.market.simulation import MarketWorlds
-from parallel_agents.market.worlds import World, WorldType, create_world_variants
-from parallel_agents.models import DQN
-from parallel_agents.seeding import Purpose, generator
+from parallel_agents.market.world_types import World, WorldType
+from parallel_agents.market.world_variants import create_world_variants
 
 Fidelity = Literal["full", "fast"]
 STEPS = 50
@@ -50,7 +51,7 @@ def _worlds(count: int) -> tuple[World, ...]:
 def _auctions(
     fidelity: Fidelity, per_step: float, name: str, threads: int, goal: float, effort: Effort
 ) -> Iterator[Row]:
-    """Auctions per second of an episode in all worlds; how many there are is drawn, so it is counted."""
+    """Measure auctions per second of an episode in all worlds; their number is random, so they are counted."""
     worlds = _worlds(effort.of(1000, 100))
     with MarketWorlds(worlds, auctions_per_step=per_step, threads=threads, fidelity=fidelity) as market:
         bids = np.exp(market.parameters.usual_bid)[None]
@@ -67,7 +68,7 @@ def _auctions(
 
 
 def _episodes(effort: Effort) -> Iterator[Row]:
-    """Episodes per second with observation, step and reward of all worlds, as an agent would have them."""
+    """Measure episodes per second with observations, steps and rewards of all worlds."""
     worlds = _worlds(100)
     with MarketWorlds(worlds) as market:
         bids = np.exp(market.parameters.usual_bid)[None]
@@ -88,10 +89,10 @@ def _episodes(effort: Effort) -> Iterator[Row]:
 
 
 def _with_network(effort: Effort) -> Iterator[Row]:
-    """Episodes per second of the whole simulator, a policy network of 64 × 64 units choosing in every step."""
+    """Measure episodes per second of the whole simulator, with a policy network of 64 × 64 units."""
     with MonteCarloSimulator(100, None, 100, patterns=_patterns()) as simulator:
         world = simulator.world(0)
-        agent = PolicyDoor(DQN((len(world.names),), world.space, hidden=(64, 64)))
+        agent = ExternalUpdateAgent(DQN((len(world.names),), world.space, hidden=(64, 64)))
 
         def batch() -> Done:
             return Done({"episodes": len(asyncio.run(simulator.run_episode_batch(agent)))})
@@ -109,7 +110,7 @@ def _with_network(effort: Effort) -> Iterator[Row]:
 
 def _experiences(count: int, steps: int = 50, features: int = 32) -> list[EpisodeExperience]:
     draws = generator(0, Purpose.NOISE)
-    nothing = np.zeros(steps, np.float32)
+    zeros = np.zeros(steps, np.float32)
     return [
         EpisodeExperience(
             world=i,
@@ -119,7 +120,7 @@ def _experiences(count: int, steps: int = 50, features: int = 32) -> list[Episod
             states=draws.random((steps + 1, features), np.float32) * 7,
             actions=draws.integers(0, 24, steps),
             rewards=draws.random(steps, np.float32),
-            values=nothing,
+            values=zeros,
             crisis_values=(draws.random(steps) < 0.01).astype(np.float32),
             cost=1.0,
             conversions=0.0,
@@ -129,17 +130,17 @@ def _experiences(count: int, steps: int = 50, features: int = 32) -> list[Episod
 
 
 def _buffer(effort: Effort) -> Iterator[Row]:
-    """Add a million transitions of 32 features and read them back, in processor time."""
+    """Measure adding a million transitions of 32 features and reading them back, in processor time."""
     episodes = _experiences(20_000)
     size = 0
 
     def round_trip() -> Done:
         nonlocal size
         buffer = ExperienceBuffer(1_000_000, 32)
-        began = time.process_time()
+        start = time.process_time()
         buffer.add_experiences(episodes)
         rows = sum(len(buffer.rows(part)["rewards"]) for part in np.array_split(np.arange(1_000_000), 100))
-        seconds, size = time.process_time() - began, buffer.nbytes
+        seconds, size = time.process_time() - start, buffer.nbytes
         return Done({"round_trips": 1, "rows": rows}, seconds=seconds)
 
     side = Side("ExperienceBuffer", "a million transitions of 32 features added, and all of them read back", round_trip)
@@ -150,11 +151,13 @@ def _buffer(effort: Effort) -> Iterator[Row]:
 
 
 def _sample(seed: int) -> dict[str, Any]:
-    made = draw_sample(seed=seed)
-    return {"events": made.events, "ads": made.ads, "auction_insights": made.insights}
+    """Return a sample export."""
+    sample = draw_sample(seed=seed)
+    return {"events": sample.events, "ads": sample.ads, "auction_insights": sample.insights}
 
 
 def _data(effort: Effort) -> Iterator[Row]:
+    """Measure sample exports and discovery."""
     words, repeats = "an export of 3000 users over 70 days, with reports, in memory", effort.repeats(5)
 
     def make() -> Done:

@@ -1,8 +1,8 @@
-"""The row of a benchmark, and the one way in which rows are measured.
+"""Measure the rows of a benchmark.
 
-A row sets two sides beside each other that do the same work, in the same process run, in turn. Each side says in words
-what it does, and each call returns what it did, counted while it did it. Where the counts differ the row has failed,
-whatever its ratio would be. A row with one side is a rate against a goal that is a number.
+A row compares two sides that do the same work, alternately, in one process. Each side describes its work in words, and
+each call returns counts of what it did. If the counts of the two sides differ, the row has failed, whatever its ratio
+is. A row with one side measures a rate and compares it with a number.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ Counts = Mapping[str, int]
 
 @dataclass(frozen=True)
 class Done:
-    """What one call of a side did."""
+    """The work that one call of a side did."""
 
     counts: Counts
-    """Such as `{"turns": 100, "updates": 32}`, counted by the code that did it."""
+    """For example `{"turns": 100, "updates": 32}`, counted by the code that did the work."""
     backend: str | None = None
-    """Where learning really took place, for sides that run the engine."""
+    """The backend that was really used for learning, for sides that run the engine."""
     seconds: float | None = None
-    """What the call took, where it times itself because preparing is no part of the work."""
+    """The duration, if the call measures it itself because preparation is not part of the work."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Side:
 
 @dataclass(frozen=True)
 class Measured:
-    """A side after measuring: what each call did, and the median, lowest and highest seconds of a call."""
+    """A measured side: the work of each call, and the median, lowest and highest seconds of a call."""
 
     name: str
     work: str
@@ -62,7 +62,7 @@ class Row:
     repeats: int
     sides: Sequence[Measured] = ()
     at_most: bool = False
-    """The goal is the highest ratio allowed, not the lowest."""
+    """Whether the goal is the highest allowed ratio, not the lowest."""
     detail: Mapping[str, Any] = field(default_factory=dict)
     skipped: str | None = None
     failed: str | None = None
@@ -87,51 +87,59 @@ class Row:
 
 @dataclass(frozen=True)
 class Effort:
-    """How much is measured: a quick run shows that every row works, its figures are worth little."""
+    """How much is measured. A quick run shows that every row works; its figures mean little."""
 
     quick: bool = False
 
     def of(self, full: int, quick: int = 2) -> int:
-        """Epochs, sizes or calls: `full`, or at most `quick` in a quick run."""
+        """Return the number of epochs, sizes or calls: `full`, or at most `quick` in a quick run."""
         return min(full, quick) if self.quick else full
 
     def repeats(self, full: int) -> int:
-        """Repeats: none in a quick run, which keeps the seconds of the first call."""
+        """Return the number of repeats: none in a quick run, which keeps the seconds of the first call."""
         return 0 if self.quick else full
 
 
 def measure(
     sides: Sequence[Side], *, repeats: int, calls: int = 1, clock: Callable[[], float] = time.perf_counter
 ) -> list[Measured]:
-    """Measure all sides in turn, in changing order, after a first call of each, which compiles and warms the caches.
+    """Measure all sides alternately, in changing order, after a first call of each, which compiles and warms caches.
 
-    The first call is kept only where there are no repeats. Every call of a side must do the same work.
+    The seconds of the first call count only if there are no repeats. Every call of a side must do the same work.
     """
 
     def timed(side: Side, times: int) -> tuple[list[Done], float]:
-        began = clock()
+        start = clock()
         done = [side.do() for _ in range(times)]
-        took = (clock() - began) / times
-        return done, took if done[0].seconds is None else statistics.fmean(one.seconds or 0.0 for one in done)
+        elapsed = (clock() - start) / times
+        return done, elapsed if done[0].seconds is None else statistics.fmean(call.seconds or 0.0 for call in done)
 
     seconds: list[list[float]] = [[] for _ in sides]
     last: list[Done] = []
-    for side, own in zip(sides, seconds, strict=True):
-        (done,), took = timed(side, 1)
+    for side, durations in zip(sides, seconds, strict=True):
+        (done,), elapsed = timed(side, 1)
         last.append(done)
         if not repeats:
-            own.append(took)
+            durations.append(elapsed)
     for repeat in range(repeats):
         for k in range(len(sides)) if repeat % 2 == 0 else reversed(range(len(sides))):
-            all_done, took = timed(sides[k], calls)
-            seconds[k].append(took)
+            all_done, elapsed = timed(sides[k], calls)
+            seconds[k].append(elapsed)
             for done in all_done:
                 if done.counts != last[k].counts:
                     raise ValueError(f"{sides[k].name} did {dict(done.counts)}, but at first {dict(last[k].counts)}")
             last[k] = all_done[-1]
     return [
-        Measured(side.name, side.work, dict(done.counts), statistics.median(own), min(own), max(own), done.backend)
-        for side, own, done in zip(sides, seconds, last, strict=True)
+        Measured(
+            side.name,
+            side.work,
+            dict(done.counts),
+            statistics.median(durations),
+            min(durations),
+            max(durations),
+            done.backend,
+        )
+        for side, durations, done in zip(sides, seconds, last, strict=True)
     ]
 
 
@@ -148,7 +156,7 @@ def compare(
     at_most: bool = False,
     **detail: Any,
 ) -> Row:
-    """Set two sides beside each other: the ratio is the baseline's seconds over ours, for the same work."""
+    """Compare two sides: the ratio is the baseline's seconds divided by ours, for the same work."""
     sides = measure([baseline, ours], repeats=repeats, calls=calls, clock=clock)
     return ratio_of(name, *sides, goal=goal, unit=unit, repeats=repeats, at_most=at_most, **detail)
 
@@ -164,7 +172,7 @@ def ratio_of(
     at_most: bool = False,
     **detail: Any,
 ) -> Row:
-    """Make the row of two measured sides; it has failed where they did not do the same work."""
+    """Return the row of two measured sides; it has failed if they did not do the same work."""
     unequal = None
     if baseline.counts != ours.counts:
         unequal = f"unequal work: {baseline.name} did {dict(baseline.counts)}, {ours.name} did {dict(ours.counts)}"
@@ -193,7 +201,7 @@ def rate(
     clock: Callable[[], float] = time.perf_counter,
     **detail: Any,
 ) -> Row:
-    """Measure how much of what is counted is done a second, in units of `per`."""
-    (own,) = measure([side], repeats=repeats, clock=clock)
-    ratio = own.counts[counted] / own.seconds / per
-    return Row(name=name, ratio=ratio, goal=goal, unit=unit, repeats=repeats, sides=(own,), detail=detail)
+    """Measure how many of the counted units are done per second, in units of `per`."""
+    (measured,) = measure([side], repeats=repeats, clock=clock)
+    ratio = measured.counts[counted] / measured.seconds / per
+    return Row(name=name, ratio=ratio, goal=goal, unit=unit, repeats=repeats, sides=(measured,), detail=detail)

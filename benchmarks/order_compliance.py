@@ -1,10 +1,9 @@
-"""How well each effective order is kept within the documented budget: 50 episodes in each of 25 environments.
+"""Measure how well each effective order is followed after the documented budget, 50 episodes in 25 environments each.
 
 python -m benchmarks.order_compliance [RED [ALIGNMENT_WEIGHT [EPISODES]]]
 
-writes results/order_compliance_RED_WEIGHT_EPISODES.json. More episodes show what it takes where 50 are too few.
-
-The defender is never taken, so its place changes nothing: 24 of the 120 orders are left.
+It writes results/order_compliance_RED_WEIGHT_EPISODES.json. More episodes show how many are needed where 50 are too
+few. The defender host is never compromised, so that its position has no effect: 24 of the 120 orders differ.
 """
 
 from __future__ import annotations
@@ -19,19 +18,18 @@ import numpy as np
 import torch
 
 from benchmarks.run import provenance
-from parallel_agents.workflows.trainer import ParallelWorkflowRLTrainer
-from parallel_agents.workflows.training import effective_orders
+from parallel_agents.workflows.trainer import ParallelWorkflowRLTrainer, effective_orders
 
 WINDOW = 5
 
 
 def study(red: str, weight: float, episodes: int) -> list[dict[str, Any]]:
-    """One row per order: whether and when it was learnt, the compliance reached, and what the policy is worth."""
+    """Return one row per order: whether and when it was learned, its compliance, and the return of the policy."""
     torch.set_num_threads(1)
     trainer = ParallelWorkflowRLTrainer(alignment_weight=weight, worlds={"red": red}, train_episodes_per_env=episodes)
     rows, where = [], provenance()
     for number, order in enumerate(effective_orders()):
-        began = time.process_time()
+        start = time.process_time()
         result = trainer.run_workflow(number, order)
         rates = result.training.compliance
         rows.append(
@@ -42,7 +40,7 @@ def study(red: str, weight: float, episodes: int) -> list[dict[str, Any]]:
                 "last": float(np.mean(rates[-WINDOW:])),
                 "evaluated": result.verdict.compliance,
                 "return": result.verdict.value,
-                "seconds": time.process_time() - began,
+                "seconds": time.process_time() - start,
                 **where,
             }
         )

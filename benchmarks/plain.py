@@ -1,7 +1,7 @@
-"""Ordinary learners, one object per agent, as they are usually written: what a loop over agents consists of.
+"""Ordinary learners, one object per agent, as they are usually written, for loops over agents.
 
-Each does the same arithmetic as our learner of that name, with torch's own modules and a fused Adam of its own, and
-counts the updates it made and the samples it made them from.
+Each does the same arithmetic as our learner of that name, with torch's modules and a fused Adam of its own, and counts
+its updates and their samples.
 """
 
 from __future__ import annotations
@@ -16,21 +16,22 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from parallel_agents.learning.gae import advantages
-from parallel_agents.types import Array
+from parallel_agents.algorithms.gae import advantages
+from parallel_agents.core.types import Array
 
 Batch = Mapping[str, Tensor]
 COSINES = 64
 
 
 def mlp(inputs: int, hidden: tuple[int, ...], outputs: int, activation: type[nn.Module] = nn.ReLU) -> nn.Sequential:
+    """Return a multilayer perceptron."""
     sizes = (inputs, *hidden)
     layers = [part for a, b in pairwise(sizes) for part in (nn.Linear(a, b), activation())]
     return nn.Sequential(*layers, nn.Linear(sizes[-1], outputs))
 
 
 class PlainDQN:
-    """Double DQN with a soft target, by any module."""
+    """Double DQN with a soft target, for any module."""
 
     def __init__(self, online: nn.Module) -> None:
         self.online = online
@@ -38,9 +39,9 @@ class PlainDQN:
         self.target = copy.deepcopy(self.online)
         self.optimizer = torch.optim.Adam(self.online.parameters(), 1e-3, fused=True)
 
-    def act(self, seen: Tensor) -> Array:
+    def act(self, observations: Tensor) -> Array:
         with torch.inference_mode():
-            return np.asarray(self.online(seen).argmax(-1).numpy())
+            return np.asarray(self.online(observations).argmax(-1).numpy())
 
     def learn(self, columns: Batch, updates: int) -> None:
         size = len(columns["returns"]) // updates
@@ -53,9 +54,9 @@ class PlainDQN:
         with torch.no_grad():
             best = self.online(batch["next_states"]).argmax(-1, keepdim=True)
             values = self.target(batch["next_states"]).gather(-1, best).squeeze(-1)
-            goals = batch["returns"] + batch["discounts"] * values
+            targets = batch["returns"] + batch["discounts"] * values
         chosen = self.online(batch["states"]).gather(-1, batch["actions"][:, None]).squeeze(-1)
-        return nn.functional.smooth_l1_loss(chosen, goals)
+        return nn.functional.smooth_l1_loss(chosen, targets)
 
     def _step(self, loss: Tensor) -> None:
         self.optimizer.zero_grad()
@@ -64,12 +65,12 @@ class PlainDQN:
         self.optimizer.step()
         self.updates += 1
         with torch.no_grad():
-            for mine, theirs in zip(self.online.parameters(), self.target.parameters(), strict=True):
-                theirs.lerp_(mine, 0.01)
+            for online, target in zip(self.online.parameters(), self.target.parameters(), strict=True):
+                target.lerp_(online, 0.01)
 
 
 class NoisyLinear(nn.Module):
-    """Factorised noise, drawn anew for every call that learns."""
+    """A linear layer with factorised noise, drawn for every call that learns."""
 
     def __init__(self, fan_in: int, fan_out: int) -> None:
         super().__init__()
@@ -88,15 +89,17 @@ class NoisyLinear(nn.Module):
 
 
 class QuantileModule(nn.Module):
+    """The network of IQN: quantiles embedded by cosines, noisy dueling heads."""
+
     def __init__(self, inputs: int, layer: int, actions: int) -> None:
         super().__init__()
-        self.seen, self.cosines = nn.Linear(inputs, layer), nn.Linear(COSINES, layer)
+        self.encoder, self.cosines = nn.Linear(inputs, layer), nn.Linear(COSINES, layer)
         self.joined, self.head = NoisyLinear(layer, layer), NoisyLinear(layer, actions + 1)
         self.register_buffer("steps", torch.arange(1, COSINES + 1) * math.pi)
 
     def forward(self, x: Tensor, quantiles: Tensor, noisy: bool) -> Tensor:
         embedded = torch.relu(self.cosines(torch.cos(quantiles[..., None] * self.steps)))
-        joined = torch.relu(self.seen(x))[:, None] * embedded
+        joined = torch.relu(self.encoder(x))[:, None] * embedded
         head = self.head(torch.relu(self.joined(joined, noisy)), noisy)
         value, advantage = head[..., :1], head[..., 1:]
         return value + advantage - advantage.mean(-1, keepdim=True)
@@ -110,9 +113,10 @@ class PlainIQN(PlainDQN):
         self.quantiles = quantiles
         self.fixed = (torch.arange(quantiles) + 0.5)[None] / quantiles
 
-    def act(self, seen: Tensor) -> Array:
+    def act(self, observations: Tensor) -> Array:
         with torch.inference_mode():
-            return np.asarray(self.online(seen, self.fixed.expand(len(seen), -1), False).mean(1).argmax(-1).numpy())
+            quantiles = self.fixed.expand(len(observations), -1)
+            return np.asarray(self.online(observations, quantiles, False).mean(1).argmax(-1).numpy())
 
     def loss(self, batch: Batch) -> Tensor:
         shape = (len(batch["returns"]), self.quantiles)
@@ -121,17 +125,17 @@ class PlainIQN(PlainDQN):
             best = self.online(batch["next_states"], ahead, True).mean(1).argmax(-1)
             values = self.target(batch["next_states"], ahead, True)
             kept = values.gather(-1, best[:, None, None].expand(-1, self.quantiles, 1)).squeeze(-1)
-            goals = batch["returns"][:, None] + batch["discounts"][:, None] * kept
+            targets = batch["returns"][:, None] + batch["discounts"][:, None] * kept
         values = self.online(batch["states"], quantiles, True)
         chosen = values.gather(-1, batch["actions"][:, None, None].expand(-1, self.quantiles, 1))
-        errors = goals[:, None, :] - chosen
+        errors = targets[:, None, :] - chosen
         size = errors.abs().clamp(max=1.0)
         huber = size * (errors.abs() - 0.5 * size)
         return ((quantiles[..., None] - (errors < 0).float()).abs() * huber).mean(-1).sum(-1).mean()
 
 
 class PlainPPO:
-    """PPO with apart networks for policy and value, advantages included."""
+    """PPO with separate networks for policy and value, including the advantages."""
 
     def __init__(self, policy: nn.Module, value: nn.Module, parameters: list[nn.Parameter] | None = None) -> None:
         self.policy, self.value = policy, value
@@ -140,36 +144,36 @@ class PlainPPO:
         self.entropy = 0.01
         self.updates = self.samples = 0
 
-    def act(self, seen: Tensor) -> Array:
+    def act(self, observations: Tensor) -> Array:
         with torch.inference_mode():
-            chances = torch.distributions.Categorical(logits=self.policy(seen), validate_args=False)
-            action = chances.sample()  # type: ignore[no-untyped-call]
-            chances.log_prob(action).numpy()  # type: ignore[no-untyped-call]
-            self.value(seen).numpy()
+            distribution = torch.distributions.Categorical(logits=self.policy(observations), validate_args=False)
+            action = distribution.sample()  # type: ignore[no-untyped-call]
+            distribution.log_prob(action).numpy()  # type: ignore[no-untyped-call]
+            self.value(observations).numpy()
             return np.asarray(action.numpy())
 
     def learn(self, columns: Mapping[str, Array], updates: int) -> None:
-        """So many updates from (T, W) columns, four in a pass."""
-        data, places = self.data(columns)
+        """Make so many updates from (T, W) columns, four minibatches per epoch."""
+        data, indices = self.data(columns)
         draws = np.random.default_rng(0)
         for _ in range(updates // 4):
-            for part in np.array_split(draws.permutation(places), 4):
+            for part in np.array_split(draws.permutation(indices), 4):
                 chosen = torch.from_numpy(part)
                 self._step({name: column[chosen] for name, column in data.items()})
 
     def data(self, columns: Mapping[str, Array]) -> tuple[dict[str, Tensor], Array]:
-        """Flat columns, with advantages, and the places of the samples in them."""
+        """Return flat columns, with advantages and targets, and the indices of the valid samples."""
         names = ("rewards", "value", "terminated", "truncated", "valid", "follow")
-        rise = advantages(*(columns[name][None] for name in names), np.array([0.99]), np.array([0.95]))[0]
-        goals = rise + columns["value"]
-        rise = (rise - rise.mean()) / (rise.std() + 1e-8)
+        gae = advantages(*(columns[name][None] for name in names), np.array([0.99]), np.array([0.95]))[0]
+        targets = gae + columns["value"]
+        gae = (gae - gae.mean()) / (gae.std() + 1e-8)
         data: dict[str, Any] = {name: columns[name] for name in ("observations", "actions", "log_prob")}
-        flat = {name: torch.from_numpy(column.reshape(rise.size, -1)) for name, column in data.items()}
-        flat |= {"rise": torch.from_numpy(rise.reshape(-1)), "goals": torch.from_numpy(goals.reshape(-1))}
+        flat = {name: torch.from_numpy(column.reshape(gae.size, -1)) for name, column in data.items()}
+        flat |= {"advantages": torch.from_numpy(gae.reshape(-1)), "targets": torch.from_numpy(targets.reshape(-1))}
         return flat, np.flatnonzero(columns["valid"])
 
     def features(self, batch: Batch) -> Tensor:
-        """What policy and value read."""
+        """Return the inputs of policy and value."""
         return batch["observations"]
 
     def _step(self, batch: Batch) -> None:
@@ -177,8 +181,8 @@ class PlainPPO:
         logs = torch.log_softmax(self.policy(features), -1)
         log_prob = logs.gather(-1, batch["actions"]).squeeze(-1)
         ratio = torch.exp(log_prob - batch["log_prob"].squeeze(-1))
-        surrogate = torch.minimum(ratio * batch["rise"], ratio.clamp(0.8, 1.2) * batch["rise"])
-        error = (self.value(features).squeeze(-1) - batch["goals"]) ** 2
+        surrogate = torch.minimum(ratio * batch["advantages"], ratio.clamp(0.8, 1.2) * batch["advantages"])
+        error = (self.value(features).squeeze(-1) - batch["targets"]) ** 2
         entropy = -(logs.exp() * logs).sum(-1)
         each = -surrogate + 0.5 * error - self.entropy * entropy
         counted = batch.get("counted")

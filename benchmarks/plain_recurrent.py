@@ -1,4 +1,4 @@
-"""Ordinary recurrent learners, one object per agent: torch's own units, and a state kept between calls."""
+"""Ordinary recurrent learners, one object per agent, with torch's GRU and a hidden state kept between calls."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.plain import Batch, PlainDQN, PlainPPO
-from parallel_agents.types import Array
+from parallel_agents.core.types import Array
 
 SEQUENCE = 16
 
@@ -21,16 +21,16 @@ class RecurrentModule(nn.Module):
         super().__init__()
         self.encoder = nn.Sequential(nn.Linear(inputs, units), activation)
         self.unit = nn.GRU(units, units, batch_first=True)
-        self.heads = nn.ModuleList(nn.Linear(units, own) for own in outputs)
-        self.own = (self.unit.weight_ih_l0, self.unit.weight_hh_l0, self.unit.bias_ih_l0, self.unit.bias_hh_l0)
+        self.heads = nn.ModuleList(nn.Linear(units, size) for size in outputs)
+        self.cell_weights = (self.unit.weight_ih_l0, self.unit.weight_hh_l0, self.unit.bias_ih_l0, self.unit.bias_hh_l0)
 
-    def step(self, seen: Tensor, state: Tensor) -> Tensor:
-        """(R, D), (R, H) -> the next state."""
-        return torch.gru_cell(self.encoder(seen), state, *self.own)
+    def step(self, observations: Tensor, hidden: Tensor) -> Tensor:
+        """Return the next hidden states (R, H) for observations (R, D)."""
+        return torch.gru_cell(self.encoder(observations), hidden, *self.cell_weights)
 
-    def forward(self, seen: Tensor, state: Tensor) -> Tensor:
-        """Whole sequences (B, T, D) from states (B, H) -> (B, T, A)."""
-        states, _ = self.unit(self.encoder(seen), state[None])
+    def forward(self, observations: Tensor, hidden: Tensor) -> Tensor:
+        """Return (B, T, A) for whole sequences (B, T, D) that start with hidden states (B, H)."""
+        states, _ = self.unit(self.encoder(observations), hidden[None])
         return self.heads[0](states)  # type: ignore[no-any-return]
 
 
@@ -39,40 +39,40 @@ class PlainRecurrentDQN(PlainDQN):
 
     def __init__(self, inputs: int, units: int, actions: int) -> None:
         self.module = RecurrentModule(inputs, units, (actions,), nn.ReLU())
-        self.state = torch.zeros(1, units)
+        self.hidden = torch.zeros(1, units)
         super().__init__(self.module)
 
-    def act(self, seen: Tensor) -> Array:
+    def act(self, observations: Tensor) -> Array:
         with torch.inference_mode():
-            self.state = self.module.step(seen, self.state)
-            return np.asarray(self.module.heads[0](self.state).argmax(-1).numpy())
+            self.hidden = self.module.step(observations, self.hidden)
+            return np.asarray(self.module.heads[0](self.hidden).argmax(-1).numpy())
 
     def loss(self, batch: Batch) -> Tensor:
         values = self.online(batch["states"], batch["hidden"])
         with torch.no_grad():
             target = self.target(batch["states"], batch["hidden"])
             worth = target.gather(-1, values.argmax(-1, keepdim=True)).squeeze(-1)
-            goals = batch["returns"] + batch["discounts"] * worth.gather(-1, batch["ahead"])
-        taken = values[:, : goals.shape[1]].gather(-1, batch["actions"][..., None]).squeeze(-1)
-        errors = nn.functional.smooth_l1_loss(taken, goals, reduction="none") * batch["counted"]
+            targets = batch["returns"] + batch["discounts"] * worth.gather(-1, batch["ahead"])
+        taken = values[:, : targets.shape[1]].gather(-1, batch["actions"][..., None]).squeeze(-1)
+        errors = nn.functional.smooth_l1_loss(taken, targets, reduction="none") * batch["counted"]
         return errors.sum() / batch["counted"].sum()
 
 
 class PlainRecurrentPPO(PlainPPO):
-    """PPO from sequences, with one state for policy and value; it starts afresh where an episode starts within."""
+    """PPO from sequences, with one hidden state for policy and value, reset where an episode starts."""
 
     def __init__(self, inputs: int, units: int, actions: int) -> None:
         self.module = RecurrentModule(inputs, units, (actions, 1), nn.Tanh())
-        self.state = torch.zeros(1, units)
+        self.hidden = torch.zeros(1, units)
         super().__init__(*self.module.heads, list(self.module.parameters()))
 
-    def act(self, seen: Tensor) -> Array:
+    def act(self, observations: Tensor) -> Array:
         with torch.inference_mode():
-            self.state = self.module.step(seen, self.state)
-        return super().act(self.state)
+            self.hidden = self.module.step(observations, self.hidden)
+        return super().act(self.hidden)
 
     def data(self, columns: Mapping[str, Array]) -> tuple[dict[str, Tensor], Array]:
-        """Pieces of (T, W) columns, (K, L, …), from the states they start with."""
+        """Return sequences (K, L, …) cut from (T, W) columns, with the hidden states they start with."""
         flat, _ = super().data(columns)
         turns, worlds = columns["valid"].shape
         flat["keep"] = torch.from_numpy((columns["age"] > 0).astype(np.float32).reshape(turns * worlds, 1))
@@ -85,11 +85,11 @@ class PlainRecurrentPPO(PlainPPO):
         return cut, np.arange(len(cut["hidden"]))
 
     def features(self, batch: Batch) -> Tensor:
-        entering = self.module.encoder(batch["observations"])
-        state, states = batch["hidden"], []
-        for turn in range(entering.shape[1]):
+        encoded = self.module.encoder(batch["observations"])
+        hidden, states = batch["hidden"], []
+        for turn in range(encoded.shape[1]):
             if turn:
-                state = state * batch["keep"][:, turn]
-            state = torch.gru_cell(entering[:, turn], state, *self.module.own)
-            states.append(state)
+                hidden = hidden * batch["keep"][:, turn]
+            hidden = torch.gru_cell(encoded[:, turn], hidden, *self.module.cell_weights)
+            states.append(hidden)
         return torch.stack(states, 1)

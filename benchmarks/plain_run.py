@@ -1,7 +1,7 @@
-"""A whole run as it is usually written: one ordinary module, optimizer and replay buffer per agent, in a Python loop.
+"""A whole run as it is usually written: one module, optimizer and replay buffer per agent, in a Python loop.
 
-It plays the same worlds as our runs (their `observe` and `apply_actions`), explores with the same schedule, and makes
-as many updates from batches of the same size at the same epochs.
+It plays the same worlds as our runs (with their `observe` and `apply_actions`), explores with the same schedule, and
+makes as many updates from batches of the same size at the same epochs.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ import torch
 
 from benchmarks.measure import Done
 from benchmarks.plain import PlainDQN, mlp
+from parallel_agents.core.types import Array
 from parallel_agents.games import GridEnvironment
-from parallel_agents.types import Array
 
 
 class Replay:
-    """A ring of transitions."""
+    """A ring buffer of transitions."""
 
     def __init__(self, capacity: int, inputs: int) -> None:
         self.states, self.next_states = (np.zeros((capacity, inputs), np.float32) for _ in range(2))
@@ -28,9 +28,10 @@ class Replay:
     def __len__(self) -> int:
         return min(self.added, self.capacity)
 
-    def add(self, state: Array, action: int, reward: float, after: Array) -> None:
-        at = self.added % self.capacity
-        self.states[at], self.actions[at], self.rewards[at], self.next_states[at] = state, action, reward, after
+    def add(self, state: Array, action: int, reward: float, next_state: Array) -> None:
+        row = self.added % self.capacity
+        self.states[row], self.next_states[row] = state, next_state
+        self.actions[row], self.rewards[row] = action, reward
         self.added += 1
 
     def sample(self, size: int, gamma: float, draws: np.random.Generator) -> dict[str, torch.Tensor]:
@@ -45,7 +46,7 @@ class Replay:
 
 
 def plain_run(game: GridEnvironment, model: Any, epochs: int) -> Done:
-    """Train every agent of a game in one world by itself; `model` is the game's `DQNOptions`."""
+    """Train every agent of a game in one world with a learner of its own; `model` is the game's `DQNOptions`."""
     turns, interval = game.config.experiment.max_turns, game.config.parallel.train_interval
     agents, actions = len(game.agents), len(game.grid.actions)
     game.begin_epoch(1)
@@ -63,15 +64,15 @@ def plain_run(game: GridEnvironment, model: Any, epochs: int) -> Done:
         for turn in range(1, turns + 1):
             game.turn = turn
             game.begin_turn()
-            seen = game.observe().copy()
+            states = game.observe().copy()
             if before is not None:
-                _remember(memories, *before, seen)
-            asked = zip(learners, seen, strict=True)
-            chosen = np.array([[_choose(own, its, epsilon, actions, draws)] for own, its in asked])
-            before = seen, chosen, game.apply_actions(chosen).copy()
+                _store(memories, *before, states)
+            rows = zip(learners, states, strict=True)
+            chosen = np.array([[_choose(learner, state, epsilon, actions, draws)] for learner, state in rows])
+            before = states, chosen, game.apply_actions(chosen).copy()
             played += 1
         if before is not None:
-            _remember(memories, *before, game.observe())
+            _store(memories, *before, game.observe())
         if epoch % interval == 0:
             for learner, memory in zip(learners, memories, strict=True):
                 if len(memory) >= model.learning_starts:
@@ -88,12 +89,14 @@ def plain_run(game: GridEnvironment, model: Any, epochs: int) -> Done:
     )
 
 
-def _remember(memories: list[Replay], seen: Array, chosen: Array, rewards: Array, after: Array) -> None:
+def _store(memories: list[Replay], states: Array, actions: Array, rewards: Array, next_states: Array) -> None:
+    """Store the transitions of one turn."""
     for agent, memory in enumerate(memories):
-        memory.add(seen[agent, 0], chosen[agent, 0], rewards[agent, 0], after[agent, 0])
+        memory.add(states[agent, 0], actions[agent, 0], rewards[agent, 0], next_states[agent, 0])
 
 
-def _choose(learner: PlainDQN, seen: Array, epsilon: float, actions: int, draws: np.random.Generator) -> int:
+def _choose(learner: PlainDQN, state: Array, epsilon: float, actions: int, draws: np.random.Generator) -> int:
+    """Return a random action with probability ε, else the greedy one."""
     if draws.random() < epsilon:
         return int(draws.integers(actions))
-    return int(learner.act(torch.from_numpy(seen))[0])
+    return int(learner.act(torch.from_numpy(state))[0])

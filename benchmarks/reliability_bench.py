@@ -1,9 +1,9 @@
-"""What reliability costs: supervision with logging, and a checkpoint every 50 epochs.
+"""The cost of reliability: the watchdog with logging, and a checkpoint every 50 epochs.
 
-The noise of the machine must meet both sides alike: neighbouring blocks differ by a tenth on a shared machine, which
-would drown what is looked for. So supervision is switched on and off every few epochs of one and the same run, and the
-processor time of all threads is counted; and the epochs beside which a checkpoint is written are compared with the
-others around them, by the clock.
+The noise of the machine must be the same for both sides: on a shared machine, successive blocks differ by a tenth, more
+than the measured cost. The watchdog is therefore switched on and off every few epochs of the same run, and the
+processor time of all threads is counted. The epochs during which a checkpoint is written are compared with the epochs
+around them, in wall time.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from pathlib import Path
 from benchmarks.measure import Done, Effort, Measured, Row, Side, compare, ratio_of
 from benchmarks.run import Bench
 from examples.treasure_hunt import TreasureHunt
-from parallel_agents.config import merge
-from parallel_agents.runtime.checkpoints import Checkpointer
-from parallel_agents.tracking.listeners import SilentListener
+from parallel_agents.checkpoint import Checkpointer
+from parallel_agents.core.config import merge
+from parallel_agents.core.types import EpochStats
+from parallel_agents.tracking.callbacks import BaseCallback
 from parallel_agents.tracking.logs import EventLog, bind, configure_logs
 from parallel_agents.tracking.metrics import MetricsWriter
-from parallel_agents.types import EpochStats
 
 CONFIG = {
     "world": {"agents": 8},
@@ -32,9 +32,9 @@ CONFIG = {
     "parallel": {"backend": "inline", "train_interval": 4},
 }
 BLOCK, BLOCKS = 20, 14
-"""Epochs of a block, and blocks of each side."""
+"""Epochs per block, and blocks per side."""
 EVERY, ROUND, WARM = 50, 4, 5
-"""Epochs between two checkpoints and between two rounds; checkpoints until buffers are full and all is compiled."""
+"""Epochs between two checkpoints and between two rounds; checkpoints to skip while buffers fill and kernels compile."""
 
 
 def benches(effort: Effort) -> Iterator[tuple[str, Bench]]:
@@ -43,40 +43,42 @@ def benches(effort: Effort) -> Iterator[tuple[str, Bench]]:
 
 
 def _watched(effort: Effort) -> Iterator[Row]:
-    """A supervisor, a log, a metrics file and a timeline, against none of them."""
+    """Compare a run with a watchdog, a log, a metrics file and a timeline to one without them."""
     game = TreasureHunt(config=CONFIG)
     run = game.prepare()
-    supervisor = run.supervisor
+    watchdog = run.watchdog
     done = {"epochs": 0, "turns": 0}
 
-    class Nobody:
+    class NoWatchdog:
+        """A context that does nothing."""
+
         def __enter__(self) -> None: ...
 
         def __exit__(self, *_: object) -> None: ...
 
-    def go_on(listeners: list[SilentListener]) -> Done:
-        summary = game.run_experiment(done["epochs"] + BLOCK, listeners=listeners)
+    def continue_run(callbacks: list[BaseCallback]) -> Done:
+        summary = game.run_experiment(done["epochs"] + BLOCK, callbacks=callbacks)
         turns = summary["turns"] - done["turns"]
         done.update(epochs=summary["epochs"], turns=summary["turns"])
         return Done({"turns": turns}, summary["backend"])
 
-    def alone() -> Done:
-        run.supervisor = Nobody()  # type: ignore[assignment]
+    def unmonitored() -> Done:
+        run.watchdog = NoWatchdog()  # type: ignore[assignment]
         game.timeline.enabled = False
-        return go_on([])
+        return continue_run([])
 
-    def watched(folder: Path) -> Done:
-        run.supervisor = supervisor
+    def monitored(folder: Path) -> Done:
+        run.watchdog = watchdog
         game.timeline.enabled = True
         with configure_logs(folder / "log.jsonl", run="bench", console=False), bind(role="conductor"):
-            return go_on([EventLog(), MetricsWriter(folder / "metrics.jsonl")])
+            return continue_run([EventLog(), MetricsWriter(folder / "metrics.jsonl")])
 
     words = f"{BLOCK} more epochs of 100 turns of one run, 8 agents"
     with tempfile.TemporaryDirectory() as folder:
         yield compare(
             "treasure hunt with 8 agents: processor time without / with supervision and logging",
-            Side("without", words, alone),
-            Side("with", f"{words}; supervisor, log, metrics and timeline on", partial(watched, Path(folder))),
+            Side("without", words, unmonitored),
+            Side("with", f"{words}; watchdog, log, metrics and timeline on", partial(monitored, Path(folder))),
             goal=0.97,
             repeats=effort.repeats(BLOCKS),
             clock=time.process_time,
@@ -84,12 +86,12 @@ def _watched(effort: Effort) -> Iterator[Row]:
 
 
 def _checkpoint(effort: Effort) -> Iterator[Row]:
-    """What the epochs after a checkpoint, beside which it is written, take longer than others of the same 50."""
+    """Measure how much longer the epochs during which a checkpoint is written take than the others."""
     game = TreasureHunt(config=merge(CONFIG, {"experiment": {"checkpoint_every": EVERY}}))
     run = game.prepare()
 
-    class Clock(SilentListener):
-        """When each epoch ended; the checkpoint of an epoch begins right after that."""
+    class Clock(BaseCallback):
+        """The times at which epochs ended; the checkpoint of an epoch begins right afterwards."""
 
         def __init__(self) -> None:
             self.times = [time.perf_counter()]
@@ -101,10 +103,10 @@ def _checkpoint(effort: Effort) -> Iterator[Row]:
     warm = effort.of(WARM, 1)
     with tempfile.TemporaryDirectory() as folder:
         run.checkpointer = Checkpointer(run, Path(folder), keep_last=3)
-        summary = game.run_experiment(EVERY * (warm + effort.of(2 * BLOCKS)), listeners=[clock])
+        summary = game.run_experiment(EVERY * (warm + effort.of(2 * BLOCKS)), callbacks=[clock])
     extra, usual = [], []
     for first in range(EVERY * warm, len(clock.times) - EVERY, EVERY):
-        ends = clock.times[first : first + EVERY : ROUND]  # windows of as many epochs, with as many rounds in each
+        ends = clock.times[first : first + EVERY : ROUND]  # windows with equal numbers of epochs and rounds
         written, *others = [after - before for before, after in pairwise(ends)]
         usual.append(statistics.median(others))
         extra.append(written - usual[-1])

@@ -1,11 +1,11 @@
-"""Run the benchmarks, print and store their rows, and exit with 1 where a row failed or fell below its goal.
+"""Run the benchmarks, print and store their rows, and exit with 1 if a row failed or missed its goal.
 
 python -m benchmarks.run                all of them; writes results/latest.json
 python -m benchmarks.run engine market  only those of engine_bench.py and market_bench.py; writes results/partial.json
 python -m benchmarks.run --quick        no repeats and shorter runs: shows that every row works, and judges no goal
 
-`latest.json` is always one run of everything on one commit: a run of some benchmarks never touches it, and each row of
-`partial.json` says `"partial": true`. Both are lists of rows; each row carries where it was measured.
+`latest.json` is always one run of all benchmarks on one commit: a run of some benchmarks does not change it, and each
+row of `partial.json` says `"partial": true`. Both are lists of rows; each row says where it was measured.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ from typing import Any
 import torch
 
 from benchmarks.measure import Effort, Row
-from parallel_agents.runtime.plan import cores
+from parallel_agents.execution.resources import cores
 
 HERE = Path(__file__).parent
 RESULTS = HERE / "results"
 
 Bench = Callable[[], Iterable[Row]]
-"""Measures one or several rows."""
+"""A function that measures one or several rows."""
 Record = dict[str, Any]
-"""A row as it is stored, with where it was measured."""
+"""A row as it is stored, with the commit, machine and versions it was measured with."""
 
 
 def main(arguments: Sequence[str] | None = None, *, results: Path = RESULTS) -> int:
-    """Run what is asked for; return the exit code."""
+    """Run the requested benchmarks; return the exit code."""
     names = sorted(path.stem.removesuffix("_bench") for path in HERE.glob("*_bench.py"))
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("benchmarks", nargs="*", metavar="NAME", help=f"some of: {', '.join(names)}; all by default")
@@ -48,7 +48,7 @@ def main(arguments: Sequence[str] | None = None, *, results: Path = RESULTS) -> 
     options = parser.parse_args(arguments)
     if unknown := set(options.benchmarks) - set(names):
         parser.error(f"no benchmark is called {', '.join(sorted(unknown))}: choose from {', '.join(names)}")
-    torch.set_num_threads(1)  # with more, torch's small kernels depend on who else is at work on the machine
+    torch.set_num_threads(1)  # with more, small kernels of torch depend on the load of the machine
     chosen = options.benchmarks or names
     benches = (pair for name in chosen for pair in load(name, Effort(options.quick)))
     where = provenance() | {"quick": options.quick, "partial": bool(options.benchmarks)}
@@ -57,19 +57,19 @@ def main(arguments: Sequence[str] | None = None, *, results: Path = RESULTS) -> 
 
 
 def load(name: str, effort: Effort) -> Iterator[tuple[str, Bench]]:
-    """The benches of a module, each with a name for the case that it fails."""
+    """Return the benches of a module, each with a name to report if it fails."""
     return iter(importlib.import_module(f"benchmarks.{name}_bench").benches(effort))
 
 
 def run(benches: Iterable[tuple[str, Bench]], where: Record, target: Path) -> int:
-    """Measure every bench, write all rows, and return 1 if one of them is not good."""
+    """Measure every bench, write all rows, and return 1 if one of them failed or missed its goal."""
     records: list[Record] = []
     for name, bench in benches:
-        began = os.getloadavg()
-        found = measured(name, bench)
-        load = {"load_start": round(began[0], 2), "load_end": round(os.getloadavg()[0], 2)}
-        for row in found:
-            good = row.failed is None if where["quick"] else row.good  # a quick run misses goals: it judges none
+        before = os.getloadavg()
+        rows = measured(name, bench)
+        load = {"load_start": round(before[0], 2), "load_end": round(os.getloadavg()[0], 2)}
+        for row in rows:
+            good = row.failed is None if where["quick"] else row.good  # the goals do not apply to a quick run
             sys.stdout.write(line(row, good) + "\n")
             sys.stdout.flush()
             records.append(asdict(row) | {"good": good} | where | load)
@@ -82,11 +82,11 @@ def run(benches: Iterable[tuple[str, Bench]], where: Record, target: Path) -> in
 
 
 def measured(name: str, bench: Bench) -> list[Row]:
-    """The rows of a bench, and a row that says so where it raised."""
+    """Return the rows of a bench, with a failed row for an exception."""
     rows: list[Row] = []
     try:
         rows.extend(bench())
-    except Exception as error:  # one bench must not cost the rows of the others; the run ends with 1
+    except Exception as error:  # the other benches still run; the exit code is 1
         traceback.print_exc()
         reason = f"{type(error).__name__}: {error}"
         rows.append(Row(name=name, ratio=None, goal=None, unit="", repeats=0, failed=reason))
@@ -94,7 +94,7 @@ def measured(name: str, bench: Bench) -> list[Row]:
 
 
 def line(row: Row, good: bool) -> str:
-    """A row as it is printed."""
+    """Return a row as it is printed."""
     if row.skipped is not None:
         return f"   SKIPPED {row.name}: {row.skipped}"
     if row.ratio is None:
@@ -105,7 +105,7 @@ def line(row: Row, good: bool) -> str:
 
 
 def provenance() -> Record:
-    """Which code is measured, when, and on what."""
+    """Return the commit, date, machine and versions of a measurement."""
     packages = ("torch", "numpy", "numba")
     return {
         "commit": _git("rev-parse", "HEAD"),
@@ -117,13 +117,14 @@ def provenance() -> Record:
 
 
 def _git(*arguments: str) -> str:
-    """What git says; a benchmark of code that nobody can name is not run."""
-    ended = subprocess.run(["git", *arguments], cwd=HERE.parent, capture_output=True, text=True, timeout=60, check=True)
-    return ended.stdout.strip()
+    """Return the output of a git command; without git there is no commit to name, and no benchmark."""
+    done = subprocess.run(["git", *arguments], cwd=HERE.parent, capture_output=True, text=True, timeout=60, check=True)
+    return done.stdout.strip()
 
 
 def _cpu() -> str:
-    info = Path("/proc/cpuinfo")  # where there is one it says more than `platform`
+    """Return the name of the processor."""
+    info = Path("/proc/cpuinfo")  # says more than `platform`, where it exists
     lines = info.read_text().splitlines() if info.exists() else []
     names = [text.partition(":")[2].strip() for text in lines if text.startswith("model name")]
     return names[0] if names else platform.processor() or platform.machine()

@@ -1,7 +1,7 @@
-"""How fast rows are chosen: class draws and class-and-priority draws at a million positions, batches of 256.
+"""The speed of sampling: by class, and by class and priority, batches of 256 out of a million positions.
 
-The baseline is numpy's plainest way to draw by weight: running sums of all weights, then a search for each number.
-Seconds are processor time, which others at work on the machine disturb least.
+The baseline is the simplest way in numpy to draw by weight: cumulative sums of all weights, then a search for each
+number. Seconds are processor time, which depends least on the load of the machine.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ import numpy as np
 
 from benchmarks.measure import Done, Effort, Row, Side, compare
 from benchmarks.run import Bench
-from parallel_agents import seeding
-from parallel_agents.sampling import ImportanceSampler
+from parallel_agents.core import seeding
+from parallel_agents.replay import ImportanceSampler
 
 POSITIONS, BATCH, RARE_SHARE = 1_000_000, 256, 0.1
 
@@ -24,7 +24,7 @@ Draw = Callable[[], Done]
 
 
 class Positions:
-    """A source whose rows are their positions: what is timed is the choice alone."""
+    """A source whose rows are their positions, so that only the draw itself is timed."""
 
     def __init__(self, sampler: ImportanceSampler, positions: int) -> None:
         numbers = seeding.generator(0, seeding.Purpose.INIT).random(positions)
@@ -45,6 +45,7 @@ def benches(effort: Effort) -> Iterator[tuple[str, Bench]]:
 
 
 def _beside(name: str, goal: float, update: bool, effort: Effort) -> Iterator[Row]:
+    """Compare our sampler with numpy, with or without an update of priorities."""
     positions = effort.of(POSITIONS, 100_000)
     also = "; then a new priority for each of them" if update else ""
     ours = f"{BATCH} positions drawn by class{' and priority' if update else ''}, with corrections"
@@ -62,6 +63,7 @@ def _beside(name: str, goal: float, update: bool, effort: Effort) -> Iterator[Ro
 
 
 def our_draw(positions: int, update: bool) -> Draw:
+    """Return a function that draws a batch with our sampler."""
     sampler = ImportanceSampler(priorities=update)
     sampler.attach(Positions(sampler, positions))
     errors = seeding.generator(0, seeding.Purpose.NOISE).random((2, positions))
@@ -78,6 +80,7 @@ def our_draw(positions: int, update: bool) -> Draw:
 
 
 def plain_draw(positions: int, update: bool) -> Draw:
+    """Return a function that draws a batch by cumulative sums."""
     random = seeding.generator(0, seeding.Purpose.SAMPLE)
     weights, errors = random.random((2, positions))
 

@@ -1,9 +1,8 @@
-"""Treasure hunt with sorrel's sizes, beside sorrel 1.6.0 itself: in the same run, the sides in turn.
+"""Treasure hunt with sorrel's sizes, compared with sorrel 1.6.0 itself: in the same run, alternately.
 
 sorrel runs in an environment of its own with Python 3.12 (`benchmarks/peers`), as a process that waits while ours runs.
-Both sides play as many turns with as many agents, each agent seeing what the earlier ones of the turn have done, ask
-networks of as many inputs and units for the actions that are not explored with the same ε, and train each agent once
-per epoch from a batch of the same size.
+Both sides play as many turns with as many agents in sequential order, explore with the same ε, ask networks of as many
+inputs and units for the other actions, and train each agent once per epoch from a batch of the same size.
 """
 
 from __future__ import annotations
@@ -37,12 +36,12 @@ MODEL = {
     "buffer_size": 1024,
     "lr": 0.00025,
     "tau": 0.001,
-    "clip": 1.0,
+    "max_grad_norm": 1.0,
     "epsilon": EPSILON,
     "epsilon_final": EPSILON,
 }
 PATIENCE = 600.0
-"""Seconds that sorrel may take for one answer."""
+"""Seconds to wait for one answer of sorrel."""
 
 
 def benches(effort: Effort) -> Iterator[tuple[str, Bench]]:
@@ -50,6 +49,7 @@ def benches(effort: Effort) -> Iterator[tuple[str, Bench]]:
 
 
 def _beside(effort: Effort) -> Iterator[Row]:
+    """Compare whole runs of sorrel and of ours."""
     epochs, repeats = effort.of(60, 3), effort.repeats(3)
     try:
         python = sorrel_python()
@@ -62,17 +62,17 @@ def _beside(effort: Effort) -> Iterator[Row]:
     )
     script = Path(__file__).parent / "peers" / "sorrel_side.py"
     with subprocess.Popen([python, script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as peer:
-        said: dict[str, Any] = {}
+        answer: dict[str, Any] = {}
         try:
             row = compare(
                 NAME,
                 Side(
-                    "sorrel", words + ", as sorrel's own run_experiment does it", partial(_theirs, peer, epochs, said)
+                    "sorrel", words + ", as sorrel's own run_experiment does it", partial(_theirs, peer, epochs, answer)
                 ),
                 Side("ours", words, partial(_ours, epochs)),
                 goal=5.0,
                 repeats=repeats,
-                sorrel=said,
+                sorrel=answer,
                 epsilon=EPSILON,
             )
         finally:
@@ -80,21 +80,23 @@ def _beside(effort: Effort) -> Iterator[Row]:
     yield row
 
 
-def _theirs(peer: subprocess.Popen[str], epochs: int, said: dict[str, Any]) -> Done:
+def _theirs(peer: subprocess.Popen[str], epochs: int, answer: dict[str, Any]) -> Done:
+    """Let sorrel's process run; write what it says about the run into `answer`."""
     assert peer.stdin is not None
     assert peer.stdout is not None
     peer.stdin.write(json.dumps({"agents": AGENTS, "epochs": epochs, "max_turns": TURNS, "epsilon": EPSILON}) + "\n")
     peer.stdin.flush()
     if not select.select([peer.stdout], [], [], PATIENCE)[0]:
         raise TimeoutError(f"sorrel gave no answer within {PATIENCE:g} s")
-    answer = peer.stdout.readline()
-    if not answer:
+    line = peer.stdout.readline()
+    if not line:
         raise RuntimeError(f"sorrel's process ended with {peer.wait(10)}; its message is above")
-    said.update(json.loads(answer))
-    return Done(said.pop("counts"), "inline", said.pop("seconds"))
+    answer.update(json.loads(line))
+    return Done(answer.pop("counts"), "inline", answer.pop("seconds"))
 
 
 def _ours(epochs: int) -> Done:
+    """Run our treasure hunt with sorrel's sizes."""
     experiment = {"epochs": epochs, "max_turns": TURNS, "record_period": 0}
     game = TreasureHunt(
         config={
@@ -105,9 +107,9 @@ def _ours(epochs: int) -> Done:
         }
     )
     game.prepare()
-    began = time.perf_counter()
+    start = time.perf_counter()
     summary = game.run_experiment()
-    seconds = time.perf_counter() - began
+    seconds = time.perf_counter() - start
     counts = {
         "turns": summary["turns"],
         "agent_steps": summary["transitions"],

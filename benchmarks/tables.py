@@ -1,7 +1,7 @@
-"""Write the figures of the documentation from the stored results: no figure of a benchmark is typed by hand.
+"""Write the benchmark figures of the documentation from the stored results, so that none is typed by hand.
 
 python -m benchmarks.tables             rewrite every marked block of README.md and docs
-python -m benchmarks.tables --check     say which blocks differ from the results, and exit with 1 if one does
+python -m benchmarks.tables --check     print the pages that differ from the results, and exit with 1 if there is one
 
 A block begins with `<!-- figures: NAME -->` and ends with `<!-- end of figures -->`.
 """
@@ -27,23 +27,24 @@ Record = dict[str, Any]
 
 
 def rewritten(text: str) -> str:
-    """A page with every marked block as the program writes it."""
+    """Return a page with every marked block rewritten."""
 
-    def block(found: re.Match[str]) -> str:
-        name = found[2]
+    def block(match: re.Match[str]) -> str:
+        name = match[2]
         if name not in WRITERS:
             raise SystemExit(f"no figures are called {name!r}: choose from {', '.join(WRITERS)}")
-        return f"{found[1]}{WRITERS[name]()}\n{found[3]}"
+        return f"{match[1]}{WRITERS[name]()}\n{match[3]}"
 
     return _BLOCK.sub(block, text)
 
 
 def pages() -> list[Path]:
-    """Every page that may hold figures."""
+    """Return every page that may hold figures."""
     return [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 
 def main(arguments: Sequence[str]) -> int:
+    """Rewrite or check all pages; return the exit code."""
     stale = [page for page in pages() if rewritten(page.read_text()) != page.read_text()]
     for page in stale:
         sys.stdout.write(f"{page.relative_to(ROOT)}\n")
@@ -53,7 +54,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def table(header: str, lines: Iterable[Sequence[str]]) -> str:
-    """A Markdown table; `header` is its first line, with `:` before columns that are set to the right."""
+    """Return a Markdown table; `header` is its first line, with `:` before right-aligned columns."""
     names = [name.strip() for name in header.split("|")]
     rule = ["--:" if name.startswith(":") else "---" for name in names]
     rows = [[name.removeprefix(":") for name in names], rule, *lines]
@@ -61,91 +62,93 @@ def table(header: str, lines: Iterable[Sequence[str]]) -> str:
 
 
 def measured(records: Sequence[Record]) -> str:
-    """One sentence that says where rows were measured."""
-    one = records[0]
-    if "commit" not in one:
+    """Return a sentence that says where rows were measured."""
+    first = records[0]
+    if "commit" not in first:
         return "Measured before results carried their commit."
-    machine, versions = one["machine"], ", ".join(f"{name} {number}" for name, number in one["versions"].items())
-    loads = [load for own in records for load in (own.get("load_start"), own.get("load_end")) if load is not None]
+    machine, versions = first["machine"], ", ".join(f"{name} {number}" for name, number in first["versions"].items())
+    loads = [record[key] for record in records for key in ("load_start", "load_end") if record.get(key) is not None]
     load = f", load {min(loads):g} to {max(loads):g}" if loads else ""
-    changed = " with changes" if one["dirty"] else ""
+    changed = " with changes" if first["dirty"] else ""
     quick = " A quick run, a single short call of each side: it shows that rows work, not how fast they are."
     return (
-        f"Measured at commit {one['commit'][:10]}{changed} on {one['date'][:10]}: {machine['cpu']}, "
-        f"{machine['cores']} cores{load}; {versions}.{quick if one.get('quick') else ''}"
+        f"Measured at commit {first['commit'][:10]}{changed} on {first['date'][:10]}: {machine['cpu']}, "
+        f"{machine['cores']} cores{load}; {versions}.{quick if first.get('quick') else ''}"
     )
 
 
 def rows(*names: str) -> list[Record]:
-    """The stored rows whose names begin with one of these; all of them without names."""
+    """Return the stored rows whose names begin with one of these; without names, all of them."""
     records = json.loads((RESULTS / "latest.json").read_text())
-    return [own for own in records if not names or own["name"].startswith(names)]
+    return [record for record in records if not names or record["name"].startswith(names)]
 
 
 def rows_table(*names: str) -> str:
-    """Ratio, goal and counted work of rows."""
+    """Return the table of ratios, goals and counted work of rows."""
     records = rows(*names)
 
-    def line(own: Record) -> list[str]:
-        ratio = f"skipped: {own['skipped']}" if own["skipped"] else f"failed: {own['failed']}"
-        if own["ratio"] is not None:
-            ratio = f"ran, not measured ({own['unit']})" if own["quick"] else f"{own['ratio']:.3g} {own['unit']}"
-        goal = "" if own["goal"] is None else f"{'at most' if own['at_most'] else 'at least'} {own['goal']:g}"
-        counts = own["sides"][0]["counts"] if own["sides"] else {}
+    def line(record: Record) -> list[str]:
+        ratio = f"skipped: {record['skipped']}" if record["skipped"] else f"failed: {record['failed']}"
+        if record["ratio"] is not None:
+            unit = record["unit"]
+            ratio = f"ran, not measured ({unit})" if record["quick"] else f"{record['ratio']:.3g} {unit}"
+        goal = "" if record["goal"] is None else f"{'at most' if record['at_most'] else 'at least'} {record['goal']:g}"
+        counts = record["sides"][0]["counts"] if record["sides"] else {}
         work = ", ".join(f"{count:,} {what.replace('_', ' ')}" for what, count in counts.items())
-        backends = " / ".join(str(side["backend"]) for side in own["sides"] if side["backend"])
-        return [own["name"], ratio, goal + ("" if own["good"] else " (missed)"), work, backends]
+        backends = " / ".join(str(side["backend"]) for side in record["sides"] if side["backend"])
+        return [record["name"], ratio, goal + ("" if record["good"] else " (missed)"), work, backends]
 
     columns = "row | :ratio | goal | work of a call, on each side | backend in use"
     return f"{measured(records)}\n\n{table(columns, map(line, records))}"
 
 
 def market_learning() -> str:
-    """The studies of learning over many worlds."""
+    """Return the table of the studies of learning in many worlds."""
     studies = json.loads((RESULTS / "market_learning.json").read_text())
 
     def lines() -> Iterable[list[str]]:
-        for study, held in studies.items():
-            for own in held["found"]:
-                ways = [key for key in own if key not in ("figure", "difference", "seeds")]
-                mean, low, high = own["difference"]
+        for study, result in studies.items():
+            for pair in result["found"]:
+                names = [key for key in pair if key not in ("figure", "difference", "seeds")]
+                mean, low, high = pair["difference"]
                 difference = f"{mean:+.2f}" if low is None else f"{mean:+.2f} [{low:.2f}, {high:.2f}]"
-                means = [f"{way}: {own[way]:.2f}" for way in ways]
-                yield [f"{study}, {own['seeds']} seeds", own["figure"], *means, difference]
+                means = [f"{name}: {pair[name]:.2f}" for name in names]
+                yield [f"{study}, {pair['seeds']} seeds", pair["figure"], *means, difference]
 
-    notes = sorted({held["measured"] for held in studies.values()})
+    notes = sorted({result["measured"] for result in studies.values()})
     return f"{' '.join(notes)}\n\n{table('study | figure | :one way | :other way | difference', lines())}"
 
 
 def games() -> str:
-    """Trained, random and scripted players of every game."""
+    """Return the tables of trained, random and scripted players of every game."""
     records = json.loads((RESULTS / "games_table.json").read_text())
     kinds = ("trained", "random", "scripted", "selfish")
 
-    def line(own: Record) -> list[str]:
-        found = [own[kind]["sustainability"] if kind in own else None for kind in kinds]
-        return [own["game"], *("" if one is None else "{:.1f} [{:.1f}, {:.1f}]".format(*one) for one in found)]
+    def line(record: Record) -> list[str]:
+        values = [record[kind]["sustainability"] if kind in record else None for kind in kinds]
+        cells = ("" if interval is None else "{:.1f} [{:.1f}, {:.1f}]".format(*interval) for interval in values)
+        return [record["game"], *cells]
 
     social = table("game | sustainability, trained | random | scripted | scripted, selfish", map(line, records))
     return f"{measured(records)}\n\n{games_markdown(records)}\n\n{social}"
 
 
 def orders() -> str:
-    """How well orders are kept."""
+    """Return the table of how well orders are followed."""
 
     def line(path: Path) -> list[str]:
         red, weight, episodes = path.stem.removeprefix("order_compliance_").rsplit("_", 2)
-        found = json.loads(path.read_text())
-        learnt = [own["episodes"] for own in found if own["learnt"]]
-        last = [own["last"] for own in found]
+        records = json.loads(path.read_text())
+        learned = [record["episodes"] for record in records if record["learnt"]]
+        last = [record["last"] for record in records]
         return [
             red,
             weight,
             episodes,
-            f"{len(learnt)} of {len(found)}, the last after {max(learnt)}",
+            f"{len(learned)} of {len(records)}, the last after {max(learned)}",
             f"{np.mean(last):.2f} ({min(last):.2f})",
-            f"{np.mean([own['evaluated'] for own in found]):.2f}",
-            f"{sum(own['seconds'] for own in found):.0f}",
+            f"{np.mean([record['evaluated'] for record in records]):.2f}",
+            f"{sum(record['seconds'] for record in records):.0f}",
         ]
 
     paths = sorted(RESULTS.glob("order_compliance_*.json"), key=lambda path: (int(path.stem.split("_")[-1]), path.stem))
@@ -157,20 +160,20 @@ def orders() -> str:
 
 
 def one_or_many() -> str:
-    """One environment beside 25, at equal transitions."""
-    found = json.loads((RESULTS / "one_or_many.json").read_text())
-    one, many = found["1"], found["25"]
-    batches = [found["transitions"] // (100 * count) for count in (1, 25)]
+    """Return the table of one environment compared with 25, at equal transitions."""
+    results = json.loads((RESULTS / "one_or_many.json").read_text())
+    one, many = results["1"], results["25"]
+    batches = [results["transitions"] // (100 * count) for count in (1, 25)]
     lines = [
         ["updates (4 a batch)", *(str(4 * count) for count in batches)],
-        ["variance of a batch's policy gradient", *(f"{own['gradient_variance']:.3g}" for own in (one, many))],
-        ["final return, mean over seeds", *(f"{own['final_return_mean']:.0f}" for own in (one, many))],
-        ["final return, deviation over seeds", *(f"{own['final_return_deviation']:.0f}" for own in (one, many))],
-        ["CPU seconds", *(f"{own['seconds']:.1f}" for own in (one, many))],
+        ["variance of a batch's policy gradient", *(f"{side['gradient_variance']:.3g}" for side in (one, many))],
+        ["final return, mean over seeds", *(f"{side['final_return_mean']:.0f}" for side in (one, many))],
+        ["final return, deviation over seeds", *(f"{side['final_return_deviation']:.0f}" for side in (one, many))],
+        ["CPU seconds", *(f"{side['seconds']:.1f}" for side in (one, many))],
     ]
     noise, spread, cost = (one[key] / many[key] for key in ("gradient_variance", "final_return_deviation", "seconds"))
     return (
-        f"{measured([found])}\n\n{table(' | :1 environment | :25 environments', lines)}\n\n"
+        f"{measured([results])}\n\n{table(' | :1 environment | :25 environments', lines)}\n\n"
         f"The gradient of 25 is {noise:.0f} times less noisy, final returns spread {spread:.1f} times less far, and a "
         f"transition costs {cost:.0f} times less."
     )

@@ -1,7 +1,7 @@
-"""Whole runs of treasure hunt: our default mode beside a plain loop over agents, our own sequential mode, and others.
+"""Whole runs of treasure hunt: the default mode compared with a plain loop over agents, sequential mode, and others.
 
-Rows say in which backend learning really took place. Turns, transitions, updates and samples are counted on both sides;
-where both sides are ours and have the same lag, their digests must be equal too.
+Rows name the backend that was really used. Turns, transitions, updates and samples are counted on both sides; if both
+sides are ours and have the same lag, their digests must be equal too.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from benchmarks.measure import Done, Effort, Measured, Row, Side, compare
 from benchmarks.plain_run import plain_run
 from benchmarks.run import Bench
 from examples.treasure_hunt import TreasureHunt
-from parallel_agents.config import build_section, merge
-from parallel_agents.models.dqn import DQNOptions
+from parallel_agents.algorithms.dqn import DQNOptions
+from parallel_agents.core.config import build_section, merge
 
 Layer = dict[str, Any]
 
 SEQUENTIAL: Layer = {"parallel": {"enabled": False}}
 DEFAULT: Layer = {"parallel": {}}
 MANY_UPDATES: Layer = {"model": {"updates_per_round": 48}}
-"""As many as make training about half of a sequential run."""
+"""So many that training is about half of a sequential run."""
 
 
 def benches(effort: Effort) -> Iterator[tuple[str, Bench]]:
@@ -56,7 +56,7 @@ def _counts(summary: dict[str, Any]) -> dict[str, int]:
 def _ours(
     name: str, work: str, agents: int, epochs: int, *layers: Layer, digests: set[str | None] | None = None
 ) -> Side:
-    """A whole run of ours, from making the game to the last update; its digest goes into `digests`."""
+    """Return a whole run of ours, from making the game to the last update; its digest is added to `digests`."""
 
     def do() -> Done:
         summary = _make(agents, epochs, *layers).run_experiment()
@@ -78,6 +78,7 @@ def _plain(work: str, agents: int, epochs: int, *layers: Layer) -> Side:
 
 
 def _same_bytes(row: Row, digests: set[str | None]) -> Row:
+    """Return the row, or raise an error if the digests of its sides differ."""
     if len(digests) != 1 or None in digests:
         raise ValueError(f"{row.name}: the sides must give one and the same digest, but gave {digests}")
     return row
@@ -92,7 +93,7 @@ def _work(agents: int, epochs: int, *layers: Layer) -> str:
 
 
 def _whole(agents: int, goal: float, epochs: int, layer: Layer, effort: Effort) -> Iterator[Row]:
-    """The default mode beside a plain loop over agents, and beside our own sequential mode."""
+    """Compare the default mode with a plain loop over agents, and with our sequential mode."""
     what, work, repeats = f"treasure hunt, {agents} agents, whole run", _work(agents, epochs, layer), effort.repeats(3)
     default = _ours("default mode", work, agents, epochs, DEFAULT, layer)
     yield compare(
@@ -114,7 +115,7 @@ def _whole(agents: int, goal: float, epochs: int, layer: Layer, effort: Effort) 
 
 
 def _background(backend: str, effort: Effort) -> Iterator[Row]:
-    """A learner that really runs in the background, beside the same stacked run inline and beside a plain loop."""
+    """Compare a learner in the background with the same run inline, and with a plain loop."""
     agents, epochs, layer = 16, effort.of(160, 12), {"model": {"updates_per_round": 64}}
     work, repeats, digests = _work(agents, epochs, layer), effort.repeats(3), set[str | None]()
     chosen: Layer = {"parallel": {"backend": backend}}
@@ -131,12 +132,14 @@ def _background(backend: str, effort: Effort) -> Iterator[Row]:
 
 
 def _used(row: Row, backend: str) -> Row:
+    """Return the row, or raise an error if another backend was used."""
     if row.sides[1].backend != backend:
         raise ValueError(f"{row.name}: learning took place in {row.sides[1].backend}, not in a {backend}")
     return row
 
 
 def _never_slower(agents: int, effort: Effort) -> Iterator[Row]:
+    """Compare short runs in sequential mode and in default mode."""
     epochs, digests = effort.of(40, 8), set[str | None]()
     work = _work(agents, epochs)
     row = compare(
@@ -150,38 +153,39 @@ def _never_slower(agents: int, effort: Effort) -> Iterator[Row]:
 
 
 class Stopwatch:
-    """Adds up the seconds of all calls of some methods, none of which calls another of them."""
+    """Add up the seconds of all calls of some methods, none of which calls another of them."""
 
     def __init__(self) -> None:
         self.seconds, self.calls = 0.0, 0
 
     def watch(self, owner: Any, method: str) -> None:
-        own: Callable[..., Any] = getattr(owner, method)
+        """Replace a method by one that is timed."""
+        original: Callable[..., Any] = getattr(owner, method)
 
-        def watched(*arguments: Any, **keywords: Any) -> Any:
-            began = time.perf_counter()
+        def timed(*arguments: Any, **keywords: Any) -> Any:
+            start = time.perf_counter()
             try:
-                return own(*arguments, **keywords)
+                return original(*arguments, **keywords)
             finally:
-                self.seconds += time.perf_counter() - began
+                self.seconds += time.perf_counter() - start
                 self.calls += 1
 
-        object.__setattr__(owner, method, watched)
+        object.__setattr__(owner, method, timed)
 
 
 def _kernel_shares(agents: int, effort: Effort) -> Iterator[Row]:
-    """The seconds of forwards and updates within an inline run, as a share of the seconds of that same run."""
+    """Measure the seconds of forwards and updates within an inline run, as a share of the seconds of that run."""
     epochs = effort.of(120, 12)
     inline: Layer = {"parallel": {"backend": "inline"}}
     for name, layer, goal in (("default mode", inline, 0.4), ("sequential mode", SEQUENTIAL, None)):
         game = _make(agents, epochs, layer)
-        stack = game.prepare().crew.stacks[0]
+        stack = game.prepare().group.stacks[0]
         forwards, learning = Stopwatch(), Stopwatch()
         forwards.watch(stack.inference, "forward")
         learning.watch(stack.learner, "learn")
-        began = time.perf_counter()
+        start = time.perf_counter()
         summary = game.run_experiment()
-        wall = time.perf_counter() - began
+        wall = time.perf_counter() - start
         kernels = forwards.seconds + learning.seconds
         counts = _counts(summary) | {"forward_calls": forwards.calls, "learn_calls": learning.calls}
         yield Row(
@@ -196,7 +200,7 @@ def _kernel_shares(agents: int, effort: Effort) -> Iterator[Row]:
 
 
 def _overlap(effort: Effort) -> Iterator[Row]:
-    """A process learner costs the collection what two cores make unavoidable."""
+    """Compare collecting and learning at the same time with the longer of the two alone."""
     agents, epochs, layer = 16, effort.of(400, 12), {"model": {"updates_per_round": 64}}
 
     def together() -> Done:
@@ -204,22 +208,22 @@ def _overlap(effort: Effort) -> Iterator[Row]:
         return Done(_counts(summary), summary["backend"], summary["wall_seconds"])
 
     def apart() -> Done:
-        """All turns without learning, then all rounds without turns: the longer of the two."""
+        """Run all turns without learning, then all rounds without turns; the longer of the two counts."""
         inline: Layer = {"parallel": {"backend": "inline"}}
-        played = _make(agents, epochs, inline, layer, {"model": {"learning_starts": 10**9}}).run_experiment()
+        collected = _make(agents, epochs, inline, layer, {"model": {"learning_starts": 10**9}}).run_experiment()
         game = _make(agents, 4, inline, layer)
         game.run_experiment()
         run = game.prepare()
-        stack = run.crew.stacks[0]
+        stack = run.group.stacks[0]
         state, snapshot, updates = run.rounds.newest[0], stack.snapshot(1), 0
-        began = time.perf_counter()
+        start = time.perf_counter()
         for _ in range(epochs // 4):
             state, result = stack.learner.learn(state, snapshot, stack.identity)
             updates += int(result.updates.sum())
-        learning = time.perf_counter() - began
-        counts = {"turns": played["turns"], "transitions": played["transitions"], "updates": updates}
+        learning = time.perf_counter() - start
+        counts = {"turns": collected["turns"], "transitions": collected["transitions"], "updates": updates}
         samples = updates * stack.learner.batch
-        return Done(counts | {"samples": samples}, "inline", max(learning, played["wall_seconds"]))
+        return Done(counts | {"samples": samples}, "inline", max(learning, collected["wall_seconds"]))
 
     work = _work(agents, epochs, layer)
     yield compare(
@@ -234,7 +238,7 @@ def _overlap(effort: Effort) -> Iterator[Row]:
 
 
 def _scaling(agents: int, effort: Effort) -> Iterator[Row]:
-    """Cost per agent and turn of collecting, relative to 8 agents on the same field, for as many agent-turns."""
+    """Compare the cost of collecting per agent and turn with 8 agents on the same field, for as many agent-turns."""
     side, epochs = 21 if agents <= 32 else 61, effort.of(16, 2)
     layer: Layer = {
         "world": {"height": side, "width": side},

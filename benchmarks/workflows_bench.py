@@ -1,7 +1,7 @@
-"""The network-defence worlds against their goals, and the searches against each other.
+"""The speed of network-defence worlds compared with its goals, and searches compared with each other.
 
-Every speed is one core, random actions, red agents included. Seconds are this process's own, so that neighbours on a
-busy machine do not count. The ratio of a speed row is speed / goal speed: 1 and above has reached it.
+Every speed is measured on one core with random actions, red agents included. Seconds are processor time, so that other
+processes do not count. The ratio of a speed row is speed / goal: 1 or more reaches the goal.
 """
 
 from __future__ import annotations
@@ -15,17 +15,15 @@ import torch
 
 from benchmarks.measure import Done, Effort, Measured, Row, Side, compare, rate
 from benchmarks.run import Bench
-from parallel_agents.workflows.foreign import NetworkEnv
-from parallel_agents.workflows.landscape import landscape
 from parallel_agents.workflows.network import RED_AGENTS, NetworkWorlds
-from parallel_agents.workflows.search import METHODS, search_regrets
+from parallel_agents.workflows.search import METHODS, landscape, search_regrets
 from parallel_agents.workflows.trainer import ParallelWorkflowRLTrainer
-from parallel_agents.workflows.wrapper import ParallelEnvWrapper
+from parallel_agents.workflows.wrapper import NetworkEnv, ParallelEnvWrapper
 
 STEPS = 100
 SPEED_GOALS = {1000: 1_000_000, 25: 250_000, 1: 60_000}
 EPISODES = {1000: 10, 25: 100, 1: 50}
-NOISE = 3.3  # the deviation of an evaluation's mean over 25 episodes
+NOISE = 3.3  # standard deviation of the mean return over 25 episodes
 EVALUATIONS = 10
 WITHIN = 1.0
 
@@ -44,6 +42,7 @@ def benches(effort: Effort) -> Iterator[tuple[str, Bench]]:
 
 
 def _speed(name: str, batch: int, red: str, goal: int, effort: Effort) -> Iterator[Row]:
+    """Measure steps per second of a batch of worlds."""
     worlds = NetworkWorlds(batch, red=red, steps=STEPS)
     plan = np.random.default_rng(0).integers(0, 145, (STEPS, batch))
     episodes = effort.of(EPISODES[batch])
@@ -64,7 +63,7 @@ def _speed(name: str, batch: int, red: str, goal: int, effort: Effort) -> Iterat
 
 
 def _processes(effort: Effort) -> Iterator[Row]:
-    """25 environments in this process against 25 processes of one each, by the clock: both wait for each other."""
+    """Compare 25 environments in this process with 25 processes of one each, in wall time."""
     repeats, calls = effort.repeats(3), effort.of(50, 5)
     length = (repeats * calls + 2) * 2
     actions = np.random.default_rng(0).integers(0, 145, 25)
@@ -90,13 +89,13 @@ def _processes(effort: Effort) -> Iterator[Row]:
 
 
 def _trainer(effort: Effort) -> Iterator[Row]:
-    """The documented search takes 20 orders of at most 50 episodes in 25 environments: some of them are measured."""
+    """Measure some of the orders of the documented search: 20 orders, at most 50 episodes, 25 environments."""
     workflows = effort.of(2, 1)
 
     def search() -> Done:
         trainer = ParallelWorkflowRLTrainer(n_workflows=workflows, compliance_threshold=1.0)
-        found = trainer.run_workflow_search()
-        return Done({"orders": len(found.results), "episodes": sum(own.training.episodes for own in found.results)})
+        results = trainer.run_workflow_search().results
+        return Done({"orders": len(results), "episodes": sum(result.training.episodes for result in results)})
 
     side = Side(
         "search", f"{workflows} of the 20 orders x 50 episodes x 25 environments, trained and evaluated", search
@@ -114,11 +113,11 @@ def _trainer(effort: Effort) -> Iterator[Row]:
 
 
 def _search(name: str, method: str, effort: Effort) -> Iterator[Row]:
-    """How often a search has found an order within a point of the best after ten evaluations."""
+    """Measure how often a search finds an order within one point of the best after ten evaluations."""
     values, searches = landscape().means, effort.of(100, 20)
-    began = time.process_time()
+    start = time.process_time()
     regrets = [search_regrets(values, NOISE, EVALUATIONS, method, seed)[-1] for seed in range(searches)]
-    seconds = time.process_time() - began
+    seconds = time.process_time() - start
     words = f"{searches} searches of {EVALUATIONS} noisy evaluations each on the stored landscape"
     counts = {"searches": len(regrets), "evaluations": len(regrets) * EVALUATIONS}
     yield Row(

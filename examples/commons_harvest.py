@@ -3,25 +3,28 @@
 The field is walled, with patches of apples, each worth +1. Where one was picked, it grows again with a probability
 that depends on how many apples are within 2 cells (Euclidean): none 0, one 0.005, two 0.02, more 0.05 a turn. Agents
 see a window that turns with them and move forward, backward or sideways, turn left or right, or stay, or zap with a
-beam 3 wide and 5 long: whom it hits is frozen for the next 10 turns. Walls stop it. Beams are fired once all have
-moved. Once no apple is left in a world, its episode ends, since nothing will ever grow there again.
+beam 3 wide and 5 long, which freezes the agents it hits for the next 10 turns. Walls stop it. Beams are fired after all
+have moved. When no apple is left in a world, its episode ends, since nothing will ever grow there again.
 
 After Perolat et al. (2017), "A multi-agent reinforcement learning model of common-pool resource appropriation",
-with the probabilities of Hughes et al. (2018). `parallel_agents.games.social` has the metrics: learners who are good
-at picking leave nothing for later, so that sustainability falls.
+with the probabilities of Hughes et al. (2018). `parallel_agents.games.social_metrics` has the metrics: learners who
+are good at picking leave nothing for later, so that sustainability falls.
 
     parallel-agents train examples/commons_harvest.py --agents 6 --worlds 8
 """
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
 
-from parallel_agents.errors import ConfigError
+from parallel_agents.core.errors import ConfigError
+from parallel_agents.core.seeding import Purpose
 from parallel_agents.games import (
+    AGENT,
+    DIRECTIONS,
     TURNING_MOVES,
-    WAYS,
+    WALL,
     Beam,
     Field,
     Grid,
@@ -29,16 +32,17 @@ from parallel_agents.games import (
     Kind,
     Regrowth,
     Rules,
-    blank,
-    go,
-    ways,
+    best_directions,
+    blank_map,
+    direction_actions,
+    dqn_defaults,
+    values_at,
 )
-from parallel_agents.seeding import Purpose
 
 KINDS = (
-    Kind("wall", "#", (96, 100, 112), passable=False),
+    WALL,
     Kind("apple", "o", (110, 210, 110), value=1.0),
-    Kind("agent", "a", (250, 250, 250), passable=False),
+    AGENT,
     Kind("zapping", "z", (255, 210, 90)),
 )
 PATCH = 6
@@ -54,9 +58,9 @@ class HarvestRules(Rules):
     width: int = 20
     radius: int = 3
     regrowth: tuple[float, ...] = (0.0, 0.005, 0.02, 0.05)
-    """Probability a turn, by the number of apples near; the last one for as many or more."""
+    """Probability per turn, by the number of apples near; the last one for as many or more."""
     near: float = 2.0
-    """How far is near."""
+    """The radius within which apples count as near."""
     beam_length: int = 5
     frozen_turns: int = 10
 
@@ -68,7 +72,7 @@ class HarvestRules(Rules):
 
 
 def patches(height: int, width: int) -> str:
-    """The map: diamonds of apples within a wall."""
+    """Return the map: diamonds of apples within a wall."""
     rows, columns = np.indices((height, width)) - 1
     apples = abs(rows % PATCH - 2.5) + abs(columns % PATCH - 2.5) <= 2.0
     inside = (rows >= 0) & (rows < (height - 2) // PATCH * PATCH) & (columns < (width - 2) // PATCH * PATCH)
@@ -83,54 +87,49 @@ class CommonsHarvest(GridEnvironment):
     options = HarvestRules
     rules: HarvestRules
     egocentric = True
-    default_config: ClassVar = {
-        "experiment": {"epochs": 100, "max_turns": 200},
-        "world": asdict(HarvestRules()),
-        "model": {"algorithm": "dqn", "n_step": 3, "batch_size": 64, "gamma": 0.97, "epsilon_epochs": 50},
-        "parallel": {"train_interval": 1},
-    }
+    default_config: ClassVar = dqn_defaults(HarvestRules(), epochs=100, max_turns=200)
 
     def build(self) -> Grid:
         rules = self.rules
         size, reach = (rules.height, rules.width), max(rules.radius, int(rules.near))
-        field = Field(KINDS, patches(*size), blank(*size), layer=0)
-        grid = self.grid_on(field, radius=reach, actions=TURNING_MOVES, deeds=("zap",))
-        self.apples = Regrowth(grid, "apple", sites=field.sites("apple"), chances=rules.regrowth, radius=rules.near)
-        self.zapping = Beam(grid, "zapping", length=rules.beam_length, width=3, agents=True)
+        field = Field(KINDS, patches(*size), blank_map(*size), layer=0)
+        grid = self.make_grid(field, radius=reach, actions=TURNING_MOVES, extra_actions=("zap",))
+        sites = field.sites("apple")
+        self.apples = Regrowth(grid, "apple", sites=sites, probabilities=rules.regrowth, radius=rules.near)
+        self.zapping = Beam(grid, "zapping", length=rules.beam_length, width=3, hits_agents=True)
         return grid
 
     def begin_turn(self) -> None:
         super().begin_turn()
-        self.apples.grow(self.moment())
+        self.apples.grow(self.turn_key())
 
     def settle(self) -> None:
         self.zapping.clear()
-        hits = self.zapping.fire(self.did("zap"))
-        self.freeze(hits.suffered > 0, self.rules.frozen_turns)
+        hits = self.zapping.fire(self.chose("zap"))
+        self.freeze(hits.received > 0, self.rules.frozen_turns)
 
     def dones(self) -> tuple[np.ndarray, np.ndarray]:
-        over = np.broadcast_to(self.apples.left() == 0, self.grid.headings.shape)
+        over = np.broadcast_to(self.apples.remaining() == 0, self.grid.headings.shape)
         return over, np.zeros_like(over)
 
 
 def sensible(game: CommonsHarvest, spare: int = 2) -> np.ndarray:
-    """(N, W) actions of players who take an apple only if more than `spare` others are near it; 0: the greedy."""
+    """Return (N, W) actions of players who take an apple only if more than `spare` others are near it; 0: any apple."""
     grid = game.grid
     apples = grid.cells[:, 0] == grid.field.code("apple")
     reach = int(game.rules.near)
-    rim = np.pad(apples, [(0, 0), (reach, reach), (reach, reach)])
-    steps = [(y, x) for y in range(-reach, reach + 1) for x in range(-reach, reach + 1)]
+    padded = np.pad(apples, [(0, 0), (reach, reach), (reach, reach)])
+    offsets = [(y, x) for y in range(-reach, reach + 1) for x in range(-reach, reach + 1)]
     near = sum(
-        np.roll(rim, (y, x), axis=(1, 2))[:, reach:-reach, reach:-reach].astype(int)
-        for y, x in steps
+        np.roll(padded, (y, x), axis=(1, 2))[:, reach:-reach, reach:-reach].astype(int)
+        for y, x in offsets
         if 0 < y * y + x * x <= game.rules.near**2
     )
     ripe = apples & (near > spare) if spare else apples
-    way, stay = ways(grid, ripe, tie=game.draws(4, Purpose.ACT)), grid.actions.index("stay")
-    # A way may lead over apples that should be spared: then wait, for others or for regrowth.
-    to = grid.positions + WAYS[way]
-    where = np.arange(game.n_worlds), to[..., 0], to[..., 1]
-    return np.where(apples[where] & ~ripe[where], stay, go(grid, way, otherwise=stay))
+    direction, stay = best_directions(grid, ripe, tie=game.draws(4, Purpose.ACT)), grid.actions.index("stay")
+    # A path may lead over apples that should be spared: then wait, for other agents or for regrowth.
+    spared = values_at(apples & ~ripe, grid.positions + DIRECTIONS[direction])
+    return np.where(spared, stay, direction_actions(grid, direction, otherwise=stay))
 
 
 if __name__ == "__main__":

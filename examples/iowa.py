@@ -18,14 +18,25 @@ there the order of the cards is fixed, and choosing a deck takes no walk.
     parallel-agents train examples/iowa.py --worlds 8
 """
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
 
-from parallel_agents.errors import ConfigError
-from parallel_agents.games import Field, Grid, GridEnvironment, Kind, Rules, go, walled, ways
-from parallel_agents.seeding import Purpose
+from parallel_agents.core.errors import ConfigError
+from parallel_agents.games import (
+    AGENT,
+    WALL,
+    Field,
+    Grid,
+    GridEnvironment,
+    Kind,
+    Rules,
+    dqn_defaults,
+    values_at,
+    walk_towards,
+    walled_map,
+)
 
 DECKS = {
     "A": (0.1, (0.15, 0.2, 0.25, 0.3, 0.35)),
@@ -33,17 +44,17 @@ DECKS = {
     "C": (0.05, (0.025, 0.05, 0.05, 0.05, 0.075)),
     "D": (0.05, (0.25,)),
 }
-"""What each card of a deck pays, and what some of its ten cost."""
+"""What each card of a deck pays, and what some of its ten cards cost."""
 COLOURS = ((230, 90, 90), (220, 60, 140), (110, 210, 110), (80, 190, 255))
 KINDS = (
-    Kind("wall", "#", (96, 100, 112), passable=False),
+    WALL,
     *(Kind(name, name, colour) for name, colour in zip(DECKS, COLOURS, strict=True)),
-    Kind("agent", "a", (250, 250, 250), passable=False),
+    AGENT,
 )
 
 
 def cards() -> np.ndarray:
-    """(4, 10) what the cards of each deck bring."""
+    """Return (4, 10) the rewards of the cards of each deck."""
     costs = [(*costs, *[0.0] * (10 - len(costs))) for _, costs in DECKS.values()]
     pays = np.array([pays for pays, _ in DECKS.values()])
     return np.asarray(pays[:, None] - np.array(costs), np.float32)
@@ -69,20 +80,15 @@ class Iowa(GridEnvironment):
 
     options = IowaRules
     rules: IowaRules
-    default_config: ClassVar = {
-        "experiment": {"epochs": 150, "max_turns": 100},
-        "world": asdict(IowaRules()),
-        "model": {"algorithm": "dqn", "n_step": 3, "batch_size": 64, "gamma": 0.97, "epsilon_epochs": 75},
-        "parallel": {"train_interval": 1},
-    }
+    default_config: ClassVar = dqn_defaults(IowaRules())
 
     def build(self) -> Grid:
         rules = self.rules
         floor = ["." * rules.width] * rules.height
         floor[1] = "." + "".join(f"{deck}." for deck in DECKS).ljust(rules.width - 1, ".")
-        field = Field(KINDS, "\n".join(floor), walled(rules.height, rules.width))
+        field = Field(KINDS, "\n".join(floor), walled_map(rules.height, rules.width))
         self.first_deck, self.cards = field.code("A"), cards()
-        return self.grid_on(field)
+        return self.make_grid(field)
 
     def earn(self, entered: np.ndarray, first: int) -> np.ndarray:
         drawn = (self.draws()[first : first + len(entered), :, 0] * 10).astype(int)
@@ -91,14 +97,11 @@ class Iowa(GridEnvironment):
 
 
 def sensible(game: Iowa) -> np.ndarray:
-    """(N, W) actions of players who know: they step on and off the good decks C and D."""
+    """Return (N, W) actions of players who know the decks: they step on and off the good ones, C and D."""
     grid = game.grid
     good = np.isin(grid.cells[:, 0], [grid.field.code(deck) for deck in "CD"])
-    draws = game.draws(4, Purpose.ACT)
-    y, x = np.moveaxis(grid.positions, -1, 0)
-    on_one = good[np.arange(game.n_worlds), y, x]
-    down = grid.actions.index("down")
-    return np.where(on_one, down, go(grid, ways(grid, good, tie=draws), otherwise=down))
+    actions = walk_towards(game, good, otherwise="down")
+    return np.where(values_at(good, grid.positions), grid.actions.index("down"), actions)
 
 
 if __name__ == "__main__":

@@ -1,12 +1,12 @@
-"""Bidding for clicks in a hundred different markets at once, every one drawn from data.
+"""Bid for clicks in a hundred different markets at once, all of them drawn from data.
 
     parallel-agents train examples/market_bidding.py --epochs 60
     parallel-agents train examples/market_bidding.py --agents 3 --set world.patterns=patterns.json
     python examples/market_bidding.py --epochs 60
 
-Nothing is written down here: a sample export stands in for your own data until you name it (`world.patterns` takes a
-file of `parallel-agents market discover`, or an export). A bidder chooses a bid for each campaign, a creative and how
-many auctions to take part in; it earns what is credited to its clicks, less what they cost, over its budget.
+The markets come from a sample export until you name your own data: `world.patterns` takes a file of
+`parallel-agents market discover`, or an export. A bidder chooses a bid for each campaign, a creative, and how many
+auctions to take part in. Its reward is the revenue credited to its clicks minus their cost, divided by its budget.
 """
 
 import argparse
@@ -18,28 +18,29 @@ from parallel_agents.market import MarketEnvironment
 
 
 class MarketBidding(MarketEnvironment):
-    """One bidder in 100 markets; PPO, one round an epoch."""
+    """One bidder in 100 markets, trained with PPO, one round per epoch."""
 
     default_config = {
         **MarketEnvironment.default_config,
         "experiment": {"epochs": 60, "max_turns": 50, "worlds": 100, "eval_episodes": 200},
         "world": {**MarketEnvironment.default_config["world"], "actions": "continuous"},
-        "model": {"algorithm": "ppo", "hidden": (32,), "lr": 3e-3, "gamma": 1.0, "gae_lambda": 0.8, "entropy": 0.001},
+        "model": {"algorithm": "ppo", "hidden": (32,), "lr": 3e-3, "gamma": 1.0, "gae_lambda": 0.8, "ent_coef": 0.001},
     }
 
 
 def main() -> None:
+    """Train a bidder, and print its profit before and after."""
     options = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     options.add_argument("--epochs", type=int, default=60)
     options.add_argument("--worlds", type=int, default=100)
     options.add_argument("--seed", type=int, default=0)
-    chosen = options.parse_args()
-    environment = MarketBidding(config={"experiment": vars(chosen)})
+    arguments = options.parse_args()
+    environment = MarketBidding(config={"experiment": vars(arguments)})
     before = environment.evaluate(exploration=1.0)
     environment.run_experiment()
     after = environment.evaluate()
-    for name, found in (("untrained", before), ("trained", after)):
-        mean, low, high = found.interval
+    for name, evaluation in (("untrained", before), ("trained", after)):
+        mean, low, high = evaluation.interval
         sys.stdout.write(f"{name:<10} profit over budget in unseen worlds {mean:6.2f} ({low:.2f} to {high:.2f})\n")
     kinds = np.array([world.kind.value for world in environment.market.worlds])
     revenue, crisis = (environment.market.info(episode=True)[n].sum() for n in ("revenue", "crisis_revenue"))

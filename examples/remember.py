@@ -1,11 +1,11 @@
-"""Remember: a cue is shown once and asked for later. Nothing but memory helps.
+"""Remember: a cue is shown once and must be named later. Only memory helps.
 
-An episode has `delay + 2` turns. The first one shows one of `cues` signs, drawn anew for each agent and world; then
-nothing is seen for `delay` turns; the last one shows only that the sign is asked for. Naming it then is worth 1, and
-nothing else is worth anything.
+An episode has `delay + 2` turns. The first turn shows one of `cues` signs, drawn for each agent and world. The next
+`delay` turns show nothing. The last turn shows only that the sign must be named; naming it then earns 1, and nothing
+else earns anything.
 
-What is seen when the sign is asked for is the same whatever the sign was. So whoever acts on what it sees alone is
-right once in `cues` times, however it was trained, while a recurrent agent can learn to be right always.
+The last observation is the same for every sign. An agent without memory is therefore right once in `cues` times,
+however it was trained, while a recurrent agent can learn to be always right.
 
     parallel-agents train examples/remember.py --algo ppo --epochs 160
     parallel-agents train examples/remember.py --algo dqn --epochs 160
@@ -17,19 +17,19 @@ from typing import Any
 
 import numpy as np
 
-from parallel_agents.environment import Agent, ParallelEnvironment
-from parallel_agents.errors import ConfigError
-from parallel_agents.seeding import Purpose, uniforms
+from parallel_agents.core.errors import ConfigError
+from parallel_agents.core.seeding import Purpose, uniforms
+from parallel_agents.env import Agent, ParallelEnvironment
 
 SUITABLE: dict[str, dict[str, Any]] = {
-    "ppo": {"lr": 5e-3, "gamma": 0.95, "entropy": 0.01},
+    "ppo": {"lr": 5e-3, "gamma": 0.95, "ent_coef": 0.01},
     "dqn": {"lr": 5e-3, "epsilon_epochs": 60, "learning_starts": 64, "tau": 0.05, "updates_per_round": 16},
 }
-"""For such short episodes; every key can be set otherwise."""
+"""Settings for such short episodes; every key can be changed."""
 
 
 class Remember(ParallelEnvironment):
-    """N agents in W worlds, each for itself."""
+    """N agents in W worlds, each on its own."""
 
     default_config = {
         "experiment": {"epochs": 160, "max_turns": 8, "worlds": 16},
@@ -50,22 +50,22 @@ class Remember(ParallelEnvironment):
 
     def reset(self) -> None:
         agents, worlds = self.signs.shape
-        who = [self.seed] * agents, Purpose.WORLD, range(agents), range(worlds)
-        draws = uniforms(*who, epoch=self.epoch, turns=1, slots=1)
+        address = [self.seed] * agents, Purpose.WORLD, range(agents), range(worlds)
+        draws = uniforms(*address, epoch=self.epoch, turns=1, slots=1)
         self.signs = (draws[0, ..., 0] * self.config.world["cues"]).astype(np.int64)
 
     def observe(self) -> np.ndarray:
         cues = self.config.world["cues"]
-        seen = np.zeros((*self.signs.shape, cues + 1), np.float32)
+        observations = np.zeros((*self.signs.shape, cues + 1), np.float32)
         if self.turn <= 1:
-            seen[..., :cues] = np.eye(cues)[self.signs]
+            observations[..., :cues] = np.eye(cues)[self.signs]
         if self.turn == self.length:
-            seen[..., -1] = 1.0
-        return seen
+            observations[..., -1] = 1.0
+        return observations
 
     def apply_actions(self, actions: np.ndarray) -> np.ndarray:
         return (actions == self.signs) * np.float32(self.turn == self.length)
 
     def dones(self) -> tuple[np.ndarray, np.ndarray]:
-        over = np.full(self.signs.shape, self.turn == self.length)
-        return over, np.zeros_like(over)
+        terminated = np.full(self.signs.shape, self.turn == self.length)
+        return terminated, np.zeros_like(terminated)

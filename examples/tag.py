@@ -10,17 +10,29 @@ After the game of the same name in sorrel (https://github.com/social-ai-uoft/sor
     parallel-agents train examples/tag.py --agents 5 --worlds 8
 """
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
 
-from parallel_agents.errors import ConfigError
-from parallel_agents.games import MOVES, Field, Grid, GridEnvironment, Kind, Moment, Rules, go, walled, ways
-from parallel_agents.seeding import Purpose
+from parallel_agents.core.errors import ConfigError
+from parallel_agents.core.seeding import Purpose
+from parallel_agents.games import (
+    MOVE_OFFSETS,
+    MOVES,
+    WALL,
+    Grid,
+    GridEnvironment,
+    Kind,
+    Rules,
+    TurnKey,
+    dqn_defaults,
+    values_at,
+    walk_towards,
+)
 
 KINDS = (
-    Kind("wall", "#", (96, 100, 112), passable=False),
+    WALL,
     Kind("runner", "r", (110, 210, 110), passable=False),
     Kind("it", "i", (220, 80, 80), passable=False),
 )
@@ -35,9 +47,9 @@ class TagRules(Rules):
     width: int = 11
     radius: int = 3
     it_cost: float = 0.1
-    """Of every turn as it."""
+    """Lost in every turn as it."""
     frozen_turns: int = 3
-    """For who was just tagged."""
+    """Turns for which a tagged agent cannot act."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -50,29 +62,22 @@ class Tag(GridEnvironment):
 
     options = TagRules
     rules: TagRules
-    default_config: ClassVar = {
-        "experiment": {"epochs": 150, "max_turns": 100},
-        "world": asdict(TagRules()),
-        "model": {"algorithm": "dqn", "n_step": 3, "batch_size": 64, "gamma": 0.97, "epsilon_epochs": 75},
-        "parallel": {"train_interval": 1},
-    }
+    default_config: ClassVar = dqn_defaults(TagRules())
 
     def build(self) -> Grid:
-        rules = self.rules
-        field = Field(KINDS, walled(rules.height, rules.width))
         self.it = np.zeros(self.n_worlds, np.int64)
-        """(W,) who is it."""
-        return self.grid_on(field, looks="runner", actions=MOVES)
+        """(W,) the agent that is it."""
+        return self.make_walled_grid(KINDS, agent_kinds="runner", actions=MOVES)
 
-    def populate(self, moment: Moment, which: np.ndarray) -> None:
-        self.it[which] = self.draws()[..., 0].argmax(axis=0)[which]
-        self._show()
+    def populate(self, turn_key: TurnKey, world_mask: np.ndarray) -> None:
+        self.it[world_mask] = self.draws()[..., 0].argmax(axis=0)[world_mask]
+        self.show_it()
 
-    def _show(self) -> None:
-        """Let everybody look like what they are."""
+    def show_it(self) -> None:
+        """Let agents appear as it or as runners."""
         runner, it = (self.grid.field.code(name) for name in ("runner", "it"))
         is_it = np.arange(len(self.grid.positions))[:, None] == self.it
-        self.grid.look(np.where(is_it, it, runner))
+        self.grid.set_agent_kinds(np.where(is_it, it, runner))
 
     def settle(self) -> np.ndarray:
         worlds = np.arange(self.n_worlds)
@@ -80,28 +85,27 @@ class Tag(GridEnvironment):
         rewards[self.it, worlds] -= self.rules.it_cost
         able = self.can_act()
         chases = self.active if able is None else self.active & able[self.it, worlds]
-        far = abs(self.grid.positions - self.grid.positions[self.it, worlds]).sum(axis=-1)
-        reached = (far == 1) & chases
-        tagged, who = reached.any(axis=0), reached.argmax(axis=0)
+        distance = abs(self.grid.positions - self.grid.positions[self.it, worlds]).sum(axis=-1)
+        reached = (distance == 1) & chases
+        tagged, runner = reached.any(axis=0), reached.argmax(axis=0)
         rewards[self.it[tagged], worlds[tagged]] += 1.0
-        rewards[who[tagged], worlds[tagged]] -= 1.0
-        self.it[tagged] = who[tagged]
+        rewards[runner[tagged], worlds[tagged]] -= 1.0
+        self.it[tagged] = runner[tagged]
         self.freeze(tagged & (np.arange(len(rewards))[:, None] == self.it), self.rules.frozen_turns)
-        self._show()
+        self.show_it()
         return rewards
 
 
 def sensible(game: Tag) -> np.ndarray:
-    """(N, W) actions: it goes to the nearest runner; runners take the free step that leads farthest from it."""
-    grid, worlds = game.grid, np.arange(game.n_worlds)
-    draws = game.draws(5, Purpose.ACT)
-    chase = go(grid, ways(grid, grid.cells[:, 0] == grid.field.code("runner"), tie=draws[..., :4]), otherwise=4)
-    steps = np.array([(-1, 0), (1, 0), (0, -1), (0, 1), (0, 0)])
-    cells = grid.positions[:, :, None] + steps
-    free = grid.field.passable[grid.cells[worlds[:, None], 0, cells[..., 0], cells[..., 1]]] | (steps == 0).all(axis=1)
-    far = abs(cells - grid.positions[game.it, worlds][None, :, None]).sum(axis=-1)
-    room = np.minimum(cells, np.array(grid.cells.shape[2:]) - 1 - cells).min(axis=-1)  # corners are traps
-    flee = np.where(free, far + 0.3 * room + 0.1 * draws, -np.inf).argmax(axis=-1)
+    """Return (N, W) actions: it goes to the nearest runner; runners take the free step farthest from it."""
+    grid, things = game.grid, game.grid.cells[:, 0]
+    chase = walk_towards(game, things == grid.field.code("runner"), otherwise="stay")
+    cells = grid.positions[:, :, None] + MOVE_OFFSETS
+    free = grid.field.passable[values_at(things, cells)] | (np.array(MOVES) == "stay")
+    distance = abs(cells - grid.positions[game.it, np.arange(game.n_worlds)][None, :, None]).sum(axis=-1)
+    room = np.minimum(cells, np.array(things.shape[1:]) - 1 - cells).min(axis=-1)  # corners are traps
+    score = distance + 0.3 * room + 0.1 * game.draws(5, Purpose.ACT)
+    flee = np.where(free, score, -np.inf).argmax(axis=-1)
     return np.where(np.arange(len(flee))[:, None] == game.it, chase, flee)
 
 

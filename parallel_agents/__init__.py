@@ -1,14 +1,15 @@
 """parallel_agents: train many independent agents, the same bytes, faster.
 
-The package from bottom to top:
+The package from bottom to top (docs/architecture.md follows a turn and a round through it):
 
-    errors, compiled, seeding, config, types, protocols   values and contracts; kernels and their cache
-    networks | sampling                            rows, the numeric rules; importance sampling
-    acting | memory | learning | tracking          the four stages; none imports another
-    models                                         what a user holds as agent.model
-    runtime                                        the loop, where the stages meet
-    environment, adapters                          what users subclass
-    games | market | workflows, testing, cli       applications
+    core                     types, configuration, seeding, errors, files, compiled kernels and their cache
+    nn, replay               networks whose parameters are rows; buffers and how they are sampled
+    algorithms               DQN, IQN, PPO: one file each
+    tracking                 metrics, logs, progress, timeline
+    execution, checkpoint    where rounds are computed; what is stored, and its digest
+    engine                   the agents of a run and the loop
+    env                      what users subclass, and adapters of other people's environments
+    games, market, workflows applications; testing and cli stand beside and above them
 
 Names are loaded when they are used, so that `parallel-agents --help` does not pay for torch.
 """
@@ -25,18 +26,25 @@ os.environ.setdefault("MKL_CBWR", "AUTO")
 __version__ = "0.1.0"
 
 _HOMES = {
-    "Agent": "environment",
-    "Buffer": "memory",
-    "Config": "config",
-    "Environment": "environment",
-    "ExperienceAggregator": "sampling",
-    "ImportanceSampler": "sampling",
-    "ImportanceSamplingReplayBuffer": "memory",
-    "ParallelEnvironment": "environment",
-    "ThreadSafeBuffer": "memory",
+    "Agent": "env",
+    "Buffer": "replay",
+    "Config": "core.config",
+    "DQN": "algorithms",
+    "Environment": "env",
+    "ExperienceAggregator": "market.event_types",
+    "IQN": "algorithms",
+    "ImportanceSampler": "replay",
+    "ImportanceSamplingReplayBuffer": "replay",
+    "PPO": "algorithms",
+    "ParallelEnvironment": "env",
+    "ThreadSafeBuffer": "replay",
+    "register_algorithm": "algorithms",
 }
 
 __all__ = [
+    "DQN",
+    "IQN",
+    "PPO",
     "Agent",
     "Buffer",
     "Config",
@@ -47,13 +55,15 @@ __all__ = [
     "ParallelEnvironment",
     "ThreadSafeBuffer",
     "__version__",
+    "register_algorithm",
 ]
 
 if TYPE_CHECKING:
-    from parallel_agents.config import Config
-    from parallel_agents.environment import Agent, Environment, ParallelEnvironment
-    from parallel_agents.memory import Buffer, ImportanceSamplingReplayBuffer, ThreadSafeBuffer
-    from parallel_agents.sampling import ExperienceAggregator, ImportanceSampler
+    from parallel_agents.algorithms import DQN, IQN, PPO, register_algorithm
+    from parallel_agents.core.config import Config
+    from parallel_agents.env import Agent, Environment, ParallelEnvironment
+    from parallel_agents.market.event_types import ExperienceAggregator
+    from parallel_agents.replay import Buffer, ImportanceSampler, ImportanceSamplingReplayBuffer, ThreadSafeBuffer
 
 
 def __getattr__(name: str) -> Any:

@@ -1,7 +1,7 @@
-"""Every Philox (key, counter) of a run, written down as it is drawn.
+"""Record every Philox (key, counter) of a run as it is drawn.
 
 All draws come from three places: numpy's Philox at an address (`seeding.generator`), whole blocks (`seeding.uniforms`
-and `sampling.source`), and compiled kernels that call `seeding.draw` themselves. The first two are recorded here; the
+and `replay.class_index`), and compiled kernels that call `seeding.draw` themselves. The first two are recorded here; the
 last where nothing is compiled, see `tests/uncompiled_draws.py`.
 """
 
@@ -15,16 +15,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from parallel_agents import seeding
-from parallel_agents.sampling import source
-from parallel_agents.seeding import Purpose
+from parallel_agents.core import seeding
+from parallel_agents.core.seeding import Purpose
+from parallel_agents.replay import class_index
 
 Address = tuple[int, int, int, int, int, int]
 """Two words of the key, then block, turn, epoch and world."""
 
 
 class Addresses:
-    """What was drawn since recording began."""
+    """The addresses drawn since recording began."""
 
     def __init__(self) -> None:
         self.blocks: Counter[Address] = Counter()
@@ -33,11 +33,12 @@ class Addresses:
     def add(self, k0: int, k1: int, block: int, turn: int, epoch: int, world: int) -> None:
         self.blocks[(int(k0), int(k1), int(block), int(turn), int(epoch), int(world))] += 1
 
-    def stands_at(self, key: Any, counter: Any, philox: Any) -> None:
-        """Note a generator; how far it was read shows only in the end."""
+    def add_generator(self, key: Any, counter: Any, philox: Any) -> None:
+        """Note a generator; how far it is read is known only at the end."""
         self._generators.append(((int(key[0]), int(key[1])), [int(word) for word in counter], philox))
 
-    def settle(self) -> None:
+    def read_generators(self) -> None:
+        """Add the blocks that the noted generators have read."""
         for (k0, k1), (block, turn, epoch, world), philox in self._generators:
             after = int(philox.state["state"]["counter"][0])
             for read in range(block, after):
@@ -45,8 +46,8 @@ class Addresses:
         self._generators.clear()
 
     def of(self, seed: int) -> dict[Purpose, Counter[Address]]:
-        """What was drawn with one seed, by purpose."""
-        self.settle()
+        """Return what was drawn with one seed, by purpose."""
+        self.read_generators()
         found: dict[Purpose, Counter[Address]] = {}
         for address, count in self.blocks.items():
             if address[0] == seed:
@@ -54,7 +55,7 @@ class Addresses:
         return found
 
     def repeated(self, seed: int) -> list[str]:
-        """The blocks of one seed that were drawn more than once, readable. (Probes draw made-up data with seed 0.)"""
+        """Describe the blocks of one seed that were drawn more than once. (Probes draw random data with seed 0.)"""
         return [
             f"{purpose.name} agent {k1 & 0xFFFFFFFF} world {world} epoch {epoch} turn {turn} block {block}: {count} times"
             for purpose, blocks in self.of(seed).items()
@@ -67,12 +68,12 @@ class Addresses:
 def recorded() -> Iterator[Addresses]:
     """Record the draws of this process that are not made inside kernels."""
     found = Addresses()
-    plain, fill, sample_fill = np.random.Philox, seeding._fill, source._fill
+    plain, fill, sample_fill = np.random.Philox, seeding._fill, class_index._fill
 
     class Recorded(plain):  # type: ignore[misc, valid-type]
         def __init__(self, *, key: Any, counter: Any) -> None:
             super().__init__(key=key, counter=counter)
-            found.stands_at(key, counter, self)
+            found.add_generator(key, counter, self)
 
     def filled(out: Any, keys: Any, worlds: Any, epoch: Any, first: Any) -> None:
         turns, _, _, slots = out.shape
@@ -91,6 +92,6 @@ def recorded() -> Iterator[Addresses]:
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(np.random, "Philox", Recorded)
         patched.setattr(seeding, "_fill", filled)
-        patched.setattr(source, "_fill", sample_filled)
+        patched.setattr(class_index, "_fill", sample_filled)
         yield found
-    found.settle()
+    found.read_generators()

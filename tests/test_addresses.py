@@ -12,12 +12,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from parallel_agents.adapters.gymnasium import gymnasium_environment
-from parallel_agents.config import merge
-from parallel_agents.environment import Environment
-from parallel_agents.seeding import Purpose, generator, uniforms
+from parallel_agents.core.config import merge
+from parallel_agents.core.seeding import Purpose, generator, uniforms
+from parallel_agents.env import Environment
+from parallel_agents.env.adapters.gymnasium import gymnasium_environment
 from tests.addresses import recorded
-from tests.environment.line_worlds import Line, tiny
+from tests.env.line_worlds import Line, tiny
 
 ROOT = Path(__file__).parents[1]
 SEED = 3
@@ -27,7 +27,7 @@ PURPOSES = {
     "ppo": {Purpose.INIT, Purpose.ACT, Purpose.PERMUTATION, Purpose.WORLD},
 }
 IQN = {"algorithm": "iqn", "layer": 6, "quantiles": 3, "n_frames": 2, "batch_size": 4, "learning_starts": 4}
-PPO = {"algorithm": "ppo", "hidden": (5,), "passes": 3, "minibatches": 2}
+PPO = {"algorithm": "ppo", "hidden": (5,), "n_epochs": 3, "n_minibatches": 2}
 CLASSES: dict[str, Any] = {"importance": {}}
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "dqn": ("dqn", {}),
@@ -35,7 +35,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "dqn, by event class": ("dqn", CLASSES),
     "dqn, recurrent": ("dqn", {"recurrent": True, "sequence": 3}),
     "iqn": ("iqn", IQN),
-    "iqn, steps of several batches": ("iqn", {**IQN, "batch_growth": 4, "updates_per_round": 6}),
+    "iqn, steps of several batches": ("iqn", {**IQN, "max_accumulated_batches": 4, "updates_per_round": 6}),
     "ppo": ("ppo", PPO),
     "ppo, recurrent": ("ppo", {**PPO, "recurrent": True, "sequence": 3}),
 }
@@ -48,8 +48,8 @@ def config(model: dict[str, Any], **sections: dict[str, Any]) -> dict[str, Any]:
     return merge(base, {"model": model})
 
 
-def run(cls: type[Environment], given: dict[str, Any]) -> dict[str, Any]:
-    return cls(config=merge({"experiment": {"seed": SEED}}, given)).run_experiment()
+def run(cls: type[Environment], overrides: dict[str, Any]) -> dict[str, Any]:
+    return cls(config=merge({"experiment": {"seed": SEED}}, overrides)).run_experiment()
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -62,7 +62,7 @@ def test_no_draw_of_a_run_is_repeated(name: str) -> None:
     assert set(addresses.of(SEED)) == PURPOSES[algorithm]
 
 
-def test_by_event_class_ppo_draws_samples_instead_of_permutations() -> None:
+def test_ppo_by_event_class_draws_samples_instead_of_permutations() -> None:
     with recorded() as addresses:
         run(Line, config({**PPO, **CLASSES}, experiment={"epochs": 8, "max_turns": 6}))
     assert addresses.repeated(SEED) == []
@@ -70,22 +70,22 @@ def test_by_event_class_ppo_draws_samples_instead_of_permutations() -> None:
 
 
 @pytest.mark.parametrize("order", ["simultaneous", "sequential"])
-def test_nor_where_episodes_cross_epochs_and_start_at_any_turn(order: str) -> None:
-    given = config(
+def test_no_draw_is_repeated_with_autoreset(order: str) -> None:
+    overrides = config(
         {},
         world={"lives": True},
         experiment={"autoreset": True, "worlds": 3, "max_turns": 9},
         parallel={"turn_order": order},
     )
     with recorded() as addresses:
-        run(Line, given)
+        run(Line, overrides)
     assert addresses.repeated(SEED) == []
     starts = {(address[4], address[3]) for address in addresses.of(SEED)[Purpose.WORLD]}
     assert len(starts) > 3  # (epoch, turn) of fresh episodes
 
 
 @pytest.mark.parametrize("autoreset", [False, True])
-def test_nor_in_foreign_worlds(autoreset: bool) -> None:
+def test_no_draw_is_repeated_in_gymnasium_worlds(autoreset: bool) -> None:
     cls = gymnasium_environment("CartPole-v1")
     sections = {"experiment": {"autoreset": autoreset, "worlds": 3, "epochs": 4, "max_turns": 40}}
     with recorded() as addresses:
@@ -94,7 +94,7 @@ def test_nor_in_foreign_worlds(autoreset: bool) -> None:
     assert len(addresses.of(SEED)[Purpose.WORLD]) >= 3 + autoreset
 
 
-def test_nor_between_replicas() -> None:
+def test_no_draw_is_repeated_in_replicas() -> None:
     with recorded() as addresses:
         run(Line, config(IQN, experiment={"epochs": 4, "seeds": 3}))
     for seed in range(SEED, SEED + 3):
@@ -116,9 +116,9 @@ def test_an_evaluation_shares_no_draw_with_training_and_repeats_none() -> None:
 
 
 @pytest.mark.parametrize("name", ["dqn", "iqn", "ppo"])
-def test_nor_by_direct_calls_of_a_model_that_was_trained_in_a_run(name: str) -> None:
+def test_no_draw_of_a_run_is_repeated_by_direct_calls(name: str) -> None:
     with recorded() as addresses:
-        model = {**PPO, "passes": 1, "minibatches": 1} if name == "ppo" else CASES[name][1]  # an update a round
+        model = {**PPO, "n_epochs": 1, "n_minibatches": 1} if name == "ppo" else CASES[name][1]  # an update a round
         game = Line(config=config(model, experiment={"epochs": 12}))
         game.run_experiment()
         learner = game.agents[0].model
@@ -135,34 +135,34 @@ def test_nor_by_direct_calls_of_a_model_that_was_trained_in_a_run(name: str) -> 
 GAMES = ("treasure_hunt", "coins", "iowa", "prisoners_dilemma", "stag_hunt", "tag")
 
 
-def test_nor_by_the_kernels_of_games() -> None:
+def test_no_draw_is_repeated_by_the_kernels_of_games() -> None:
     """Cleanup and commons harvest are left out: their windows turn with the agent and count with unsigned numbers that only wrap around when compiled."""
     command = [sys.executable, "-m", "tests.uncompiled_draws", *GAMES]
-    given = {**os.environ, "NUMBA_DISABLE_JIT": "1", "PYTHONPATH": str(ROOT)}
-    ended = subprocess.run(command, cwd=ROOT, env=given, capture_output=True, text=True, timeout=110, check=False)
+    variables = {**os.environ, "NUMBA_DISABLE_JIT": "1", "PYTHONPATH": str(ROOT)}
+    ended = subprocess.run(command, cwd=ROOT, env=variables, capture_output=True, text=True, timeout=110, check=False)
     assert ended.returncode == 0, ended.stderr
-    told = json.loads(ended.stdout)
-    assert {name: own["repeated"] for name, own in told.items()} == {name: [] for name in GAMES}
-    assert all(own["read"] >= 40 for own in told.values())
+    games = json.loads(ended.stdout)
+    assert {name: own["repeated"] for name, own in games.items()} == {name: [] for name in GAMES}
+    assert all(own["read"] >= 40 for own in games.values())
 
 
 # -- the recorder itself --------------------------------------------------------------------------------------
 
 
-def test_the_recorder_sees_how_far_a_generator_was_read_and_every_block() -> None:
+def test_the_recorder_notes_every_block_that_was_read() -> None:
     with recorded() as addresses:
         draws = generator(SEED, Purpose.NOISE, agent=2, world=1, epoch=4, turn=5)
         draws.random(5)  # two blocks of four
         uniforms([SEED], Purpose.ACT, [1], [0, 7], epoch=2, turns=3, slots=2)
-    found = addresses.of(SEED)
-    assert {address[2:] for address in found[Purpose.NOISE]} == {(0, 5, 4, 1), (1, 5, 4, 1)}
-    assert {address[2:] for address in found[Purpose.ACT]} == {
+    drawn = addresses.of(SEED)
+    assert {address[2:] for address in drawn[Purpose.NOISE]} == {(0, 5, 4, 1), (1, 5, 4, 1)}
+    assert {address[2:] for address in drawn[Purpose.ACT]} == {
         (0, turn, 2, world) for turn in range(3) for world in (0, 7)
     }
     assert addresses.repeated(SEED) == []
 
 
-def test_the_recorder_sees_a_repetition() -> None:
+def test_the_recorder_notes_a_repetition() -> None:
     with recorded() as addresses:
         generator(SEED, Purpose.NOISE).random(1)
         generator(SEED, Purpose.NOISE).random(9)

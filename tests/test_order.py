@@ -1,4 +1,4 @@
-"""The check behind every test: what a test leaves changed is named, and what it leaves as it was passes."""
+"""The check around every test: it names what a test leaves changed, and passes what a test undoes."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def undo() -> Iterator[ExitStack]:
 
 
 def logs_captured(undo: ExitStack) -> None:
-    """As a test did that made three others fail after it."""
+    """A test once did this and made three others fail after it."""
     undo.callback(structlog.reset_defaults)
     with capture_logs():
         pass
@@ -58,11 +58,11 @@ def handler_kept(undo: ExitStack) -> None:
     signal.signal(signal.SIGUSR1, signal.SIG_IGN)
 
 
-def numpy_told(undo: ExitStack) -> None:
+def numpy_changed(undo: ExitStack) -> None:
     undo.callback(lambda old: np.seterr(**old), np.seterr(all="raise"))
 
 
-def torch_told(undo: ExitStack) -> None:
+def torch_changed(undo: ExitStack) -> None:
     undo.callback(torch.set_grad_enabled, torch.is_grad_enabled())
     torch.set_grad_enabled(False)
 
@@ -84,8 +84,8 @@ def thread_left(undo: ExitStack) -> None:
         (folder_changed, "the current folder: .* became /"),
         (path_extended, "sys.path"),
         (handler_kept, "signal handlers"),
-        (numpy_told, "numpy's treatment of errors"),
-        (torch_told, "torch's settings"),
+        (numpy_changed, "numpy's treatment of errors"),
+        (torch_changed, "torch's settings"),
         (thread_left, r"threads: \[\] became \['learner-left'\]"),
     ],
 )

@@ -1,4 +1,4 @@
-"""Play games whose kernels draw for themselves, uncompiled, and print which numbers were read twice.
+"""Run games whose kernels draw for themselves, uncompiled, and print which numbers were read twice.
 
 `NUMBA_DISABLE_JIT=1 python -m tests.uncompiled_draws treasure_hunt …`: kernels are then Python functions, and `draw` and
 `uniform` are replaced before any of them is imported. One draw gives four words: a number is read where a word is made
@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from parallel_agents import seeding
+from parallel_agents.core import seeding
 from tests.addresses import Addresses
 
 SEED = 3
@@ -22,28 +22,28 @@ found = Addresses()
 
 
 class Word(int):
-    """A word that knows which slot of which address it is."""
+    """A word with its address and slot."""
 
-    where: tuple[Any, ...]
+    address: tuple[Any, ...]
 
 
 def recorded_draw(k0: Any, k1: Any, block: Any, turn: Any, epoch: Any, world: Any) -> tuple[Word, ...]:
-    """The four words of a block, by numpy."""
+    """Return the four words of a block, by numpy."""
     key, counter = np.array([k0, k1], np.uint64), np.array([block, turn, epoch, world], np.uint64)
     words = tuple(Word(word) for word in np.random.Philox(key=key, counter=counter).random_raw(4))
     for slot, word in enumerate(words):
-        word.where = (k0, k1, 4 * int(block) + slot, turn, epoch, world)
+        word.address = (k0, k1, 4 * int(block) + slot, turn, epoch, world)
     return words
 
 
 def recorded_uniform(word: Word) -> float:
-    """As `seeding.uniform`."""
-    found.add(*word.where)
+    """Return what `seeding.uniform` returns, and record that the word was read."""
+    found.add(*word.address)
     return (int(word) >> 11) / 2**53
 
 
-def play(name: str) -> None:
-    """A few short epochs in two worlds."""
+def run_game(name: str) -> None:
+    """Run a few short epochs in two worlds."""
     module = importlib.import_module(f"examples.{name}")
     (game,) = (
         own
@@ -61,10 +61,10 @@ def play(name: str) -> None:
 if __name__ == "__main__":
     np.seterr(over="ignore")  # kernels count with unsigned numbers, which Python's warn about
     seeding.draw, seeding.uniform = recorded_draw, recorded_uniform
-    told = {}
+    results = {}
     for target in sys.argv[1:]:
         found.blocks.clear()
-        play(target)
+        run_game(target)
         drawn = found.of(SEED)
-        told[target] = {"read": len(drawn[seeding.Purpose.WORLD]), "repeated": found.repeated(SEED)}
-    sys.stdout.write(json.dumps(told))
+        results[target] = {"read": len(drawn[seeding.Purpose.WORLD]), "repeated": found.repeated(SEED)}
+    sys.stdout.write(json.dumps(results))

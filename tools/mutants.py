@@ -1,8 +1,8 @@
-"""Break the package in small, named ways and see the tests notice: `python -m tools.mutants [--area A] [--name N]`.
+"""Break the package in small, named ways and check that tests fail: `python -m tools.mutants [--area A] [--name N]`.
 
-`mutants.toml` holds the table: a file, a text that stands in it exactly once, what it is replaced by, and the tests
-that must fail then. Each mutant is written into a copy of the repository, where its tests alone are run. The command
-fails if a mutant lives, if a text is not found exactly once, or if the tests fail without any mutant.
+`mutants.toml` holds the table. Each row has a file, a text that occurs in it exactly once, its replacement, and the
+tests that must fail with it. Each mutant is written into a copy of the repository, and only its tests are run there.
+The command fails if a mutant lives, if a text does not occur exactly once, or if the tests fail without a mutant.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ COPIED = (
     "README.md",
 )
 TIMEOUT = 300.0
-"""Seconds for the tests of one mutant; one that makes them wait for ever is noticed too."""
+"""Seconds for the tests of one mutant; a mutant that makes them wait for ever is killed too."""
 TOO_LONG = -1
 LIBRARIES = ("numpy", "torch", "numba", "gymnasium", "structlog", "pytest")
 FORKING = """
@@ -48,16 +48,16 @@ for line in sys.stdin:
     child = os.fork()
     if child == 0:
         os.setsid()
-        nowhere = os.open(os.devnull, os.O_RDWR)
+        null = os.open(os.devnull, os.O_RDWR)
         for stream in (0, 1, 2):
-            os.dup2(nowhere, stream)
+            os.dup2(null, stream)
         import pytest
         os._exit(int(pytest.main(["-x", "-q", "-n", "0", "-m", "not nightly", *tests])))
     end, status = time.monotonic() + timeout, None
     while status is None and time.monotonic() < end:
         time.sleep(0.05)
-        found, code = os.waitpid(child, os.WNOHANG)
-        status = code if found else None
+        ended, code = os.waitpid(child, os.WNOHANG)
+        status = code if ended else None
     if status is None:
         os.killpg(child, signal.SIGKILL)
         os.waitpid(child, 0)
@@ -78,13 +78,13 @@ class Mutant:
     tests: tuple[str, ...]
 
     def fault(self, root: Path) -> str | None:
-        """Say what is wrong with this row of the table; None: nothing."""
+        """Return what is wrong with this row of the table; None if nothing is."""
         path = root / self.file
         if not path.is_file():
             return f"{self.file} does not exist"
-        found = path.read_text(encoding="utf-8").count(self.old)
-        if found != 1:
-            return f"its text stands {found} times in {self.file}, not once"
+        count = path.read_text(encoding="utf-8").count(self.old)
+        if count != 1:
+            return f"its text stands {count} times in {self.file}, not once"
         missing = [test for test in self.tests if not (root / test.partition("::")[0]).is_file()]
         if missing or not self.tests:
             return f"these tests do not exist: {missing}" if missing else "it names no test"
@@ -92,13 +92,13 @@ class Mutant:
 
 
 def read_table(path: Path = TABLE) -> list[Mutant]:
-    """Read all mutants, in their order."""
+    """Return all mutants, in the order of the table."""
     rows = tomllib.loads(path.read_text(encoding="utf-8"))["mutant"]
     return [Mutant(**{**row, "tests": tuple(row["tests"])}) for row in rows]
 
 
-def copied(root: Path, into: Path) -> Path:
-    """Copy what tests need of a repository."""
+def copy_repository(root: Path, into: Path) -> Path:
+    """Copy the files of a repository that tests need; return the copy."""
     ignored = shutil.ignore_patterns("__pycache__", "*.pyc", "runs", "results")
     for name in COPIED:
         if (root / name).is_dir():
@@ -109,24 +109,24 @@ def copied(root: Path, into: Path) -> Path:
 
 
 class Runner:
-    """Runs tests in forks of a process that has imported the libraries; torch alone takes longer than most tests."""
+    """Run tests in forks of a process that has imported the libraries: importing torch takes longer than most tests."""
 
     def __init__(self, checkout: Path, cache: Path, libraries: Sequence[str] = LIBRARIES) -> None:
-        # no bytecode: Python tells sources apart by size and second, and a mutant may share both with the one before
-        changed = {"PYTHONPATH": str(checkout), "NUMBA_CACHE_DIR": str(cache), "PYTHONDONTWRITEBYTECODE": "1"}
-        changed["MKL_CBWR"] = "AUTO"  # as the package sets it before anything imports torch
+        # no bytecode: Python compares size and time of sources, and two mutants may have the same of both
+        variables = {"PYTHONPATH": str(checkout), "NUMBA_CACHE_DIR": str(cache), "PYTHONDONTWRITEBYTECODE": "1"}
+        variables["MKL_CBWR"] = "AUTO"  # as the package sets it before anything imports torch
         command = [sys.executable, "-c", FORKING, *libraries]
         self._process = subprocess.Popen(
             command,
             cwd=checkout,
-            env={**os.environ, **changed},
+            env={**os.environ, **variables},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
         )
 
     def run(self, tests: Sequence[str], timeout: float = TIMEOUT) -> int:
-        """Run some tests; pytest's exit code, or `TOO_LONG` where they did not end in time."""
+        """Run tests; return pytest's exit code, or `TOO_LONG` if they did not end in time."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.write(json.dumps([timeout, *tests]) + "\n")
@@ -138,30 +138,30 @@ class Runner:
 
 
 def try_mutant(mutant: Mutant, checkout: Path, runner: Runner) -> str:
-    """Apply one mutant to a copy, run its tests, and undo it; whether they noticed."""
+    """Apply one mutant to a copy, run its tests and undo it; return whether it was killed."""
     path = checkout / mutant.file
-    sound = path.read_text(encoding="utf-8")
-    path.write_text(sound.replace(mutant.old, mutant.new), encoding="utf-8")
+    original = path.read_text(encoding="utf-8")
+    path.write_text(original.replace(mutant.old, mutant.new), encoding="utf-8")
     try:
         code = runner.run(mutant.tests)
     finally:
-        path.write_text(sound, encoding="utf-8")
+        path.write_text(original, encoding="utf-8")
     if code in (1, TOO_LONG):
         return KILLED
-    return LIVED if code == 0 else BROKEN  # 2 and more: no test was run, so none has noticed anything
+    return LIVED if code == 0 else BROKEN  # 2 and more: no test was run
 
 
 def _outcomes(mutants: Sequence[Mutant], checkout: Path, runner: Runner) -> list[str]:
-    """Try one mutant after the other, and tell what became of each; none where the tests fail without any."""
-    every = sorted({test for own in mutants for test in own.tests})
-    if runner.run(every, timeout=TIMEOUT * len(every)) != 0:
-        print("the tests fail, or do not end, without any mutant: mend them first", file=sys.stderr)
+    """Try one mutant after the other and print each outcome; return none if the tests fail without a mutant."""
+    tests = sorted({test for mutant in mutants for test in mutant.tests})
+    if runner.run(tests, timeout=TIMEOUT * len(tests)) != 0:
+        print("the tests fail, or do not end, without any mutant: fix them first", file=sys.stderr)
         return []
     outcomes = []
-    for own in mutants:
-        began = time.monotonic()
-        outcomes.append(try_mutant(own, checkout, runner))
-        print(f"{outcomes[-1]:8} {own.area:12} {own.name} ({time.monotonic() - began:.0f} s)", flush=True)
+    for mutant in mutants:
+        start = time.monotonic()
+        outcomes.append(try_mutant(mutant, checkout, runner))
+        print(f"{outcomes[-1]:8} {mutant.area:12} {mutant.name} ({time.monotonic() - start:.0f} s)", flush=True)
     return outcomes
 
 
@@ -171,26 +171,26 @@ def main(
     table: Path = TABLE,
     libraries: Sequence[str] = LIBRARIES,
 ) -> int:
-    """Try the chosen mutants, tell what became of each, and return 1 unless all were killed."""
+    """Try the chosen mutants and print each outcome; return 1 unless all were killed."""
     parser = argparse.ArgumentParser(prog="python -m tools.mutants", description=__doc__)
     parser.add_argument("--area", help="only the mutants of this area")
     parser.add_argument("--name", help="only the mutants whose name contains this")
     parser.add_argument("--list", action="store_true", help="show the table and check it, run nothing")
-    given = parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
     mutants = [
-        own
-        for own in read_table(table)
-        if given.area in (None, own.area) and (given.name is None or given.name in own.name)
+        mutant
+        for mutant in read_table(table)
+        if options.area in (None, mutant.area) and (options.name is None or options.name in mutant.name)
     ]
-    faults = {own.name: fault for own in mutants if (fault := own.fault(root)) is not None}
+    faults = {mutant.name: fault for mutant in mutants if (fault := mutant.fault(root)) is not None}
     for name, fault in faults.items():
         print(f"{name}: {fault}", file=sys.stderr)
-    if given.list or faults or not mutants:
-        for own in mutants:
-            print(f"{own.area:12} {own.name:60} {', '.join(own.tests)}")
+    if options.list or faults or not mutants:
+        for mutant in mutants:
+            print(f"{mutant.area:12} {mutant.name:60} {', '.join(mutant.tests)}")
         return 1 if faults or not mutants else 0
     with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
-        checkout = copied(root, Path(folder, "checkout"))
+        checkout = copy_repository(root, Path(folder, "checkout"))
         runner = Runner(checkout, Path(folder, "cache"), libraries)
         try:
             outcomes = _outcomes(mutants, checkout, runner)

@@ -1,8 +1,8 @@
-"""Compare the digests of a set of runs with those recorded before a change: `python -m tools.reference [--write]`.
+"""Compare the digests of reference runs with the recorded ones: `python -m tools.reference [--write]`.
 
-The set holds every kind of learner, network, replay, action and agent, all example games, foreign environments, the
+The runs cover every kind of learner, network, replay, action and agent, all example games, foreign environments, the
 market and the network defence. A change that must not change a result (a redesign, an optimisation) passes if every
-digest is the recorded one. Digests are compared on machines with the recorded fingerprint only.
+digest equals the recorded one. Digests are only compared on machines with the recorded fingerprint.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from parallel_agents.cli import main as command
-from parallel_agents.config import merge
-from parallel_agents.environment import Environment
-from parallel_agents.networks import numerics
+from parallel_agents.cli import main as run_command
+from parallel_agents.core.config import merge
+from parallel_agents.env import Environment
+from parallel_agents.nn import numerics
 from tests.equivalence import test_modes as modes
 from tests.equivalence.worlds import ROOT, run
 from tests.faults import mixed_game
@@ -46,15 +46,15 @@ def reference_runs() -> dict[str, Callable[[], str]]:
     runs["agents outside of stacks"] = partial(_run, mixed_game.Mixed, inline)
     for game in GAMES:
         target = str(ROOT / "examples" / f"{game}.py")
-        runs[f"game {game}"] = partial(_trained, target, "--epochs", "9", *SHORT)
+        runs[f"game {game}"] = partial(_train, target, "--epochs", "9", *SHORT)
     hunt = str(ROOT / "examples" / "treasure_hunt.py")
     for algorithm in ("dqn", "iqn", "ppo"):
         runs[f"treasure hunt, {algorithm}, 4 worlds"] = partial(
-            _trained, hunt, "--algo", algorithm, "--worlds", "4", "--epochs", "9", *SHORT
+            _train, hunt, "--algo", algorithm, "--worlds", "4", "--epochs", "9", *SHORT
         )
-    runs["CartPole, ppo"] = partial(_trained, "gymnasium:CartPole-v1", "--algo", "ppo", "--epochs", "6", *SHORT)
-    runs["Pendulum, ppo"] = partial(_trained, "gymnasium:Pendulum-v1", "--algo", "ppo", "--epochs", "6", *SHORT)
-    runs["simple spread, dqn"] = partial(_trained, "pettingzoo:mpe2.simple_spread_v3", "--epochs", "6", *SHORT)
+    runs["CartPole, ppo"] = partial(_train, "gymnasium:CartPole-v1", "--algo", "ppo", "--epochs", "6", *SHORT)
+    runs["Pendulum, ppo"] = partial(_train, "gymnasium:Pendulum-v1", "--algo", "ppo", "--epochs", "6", *SHORT)
+    runs["simple spread, dqn"] = partial(_train, "pettingzoo:mpe2.simple_spread_v3", "--epochs", "6", *SHORT)
     runs["market"] = _market
     runs["network defence"] = _defence
     return runs
@@ -64,19 +64,19 @@ def _run(kind: type[Environment], config: dict[str, Any]) -> str:
     return str(run(kind, config)["digest"])
 
 
-def _trained(*words: str) -> str:
+def _train(*words: str) -> str:
     with tempfile.TemporaryDirectory() as folder:
-        return str(_answer("train", *words, "--seed", "3", "--out", str(Path(folder) / "run"))["digest"])
+        return str(_command("train", *words, "--seed", "3", "--out", str(Path(folder) / "run"))["digest"])
 
 
 def _market() -> str:
     """Return a digest of patterns found in an export, of simulated episodes and of a trained bidder."""
     export, patterns, out = "export", "patterns.json", "bidder"  # relative, since patterns name their source
     with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
-        _answer("market", "sample", "--out", export, "--users", "1500", "--days", "28")
-        _answer("market", "discover", export, "--out", patterns)
-        simulated = _answer("market", "simulate", patterns, "--worlds", "20", "--episodes", "40")
-        _answer("market", "train", patterns, "--out", out, "--worlds", "10", "--batch", "10", "--steps", "3")
+        _command("market", "sample", "--out", export, "--users", "1500", "--days", "28")
+        _command("market", "discover", export, "--out", patterns)
+        simulated = _command("market", "simulate", patterns, "--worlds", "20", "--episodes", "40")
+        _command("market", "train", patterns, "--out", out, "--worlds", "10", "--batch", "10", "--steps", "3")
         timeless = {name: value for name, value in simulated.items() if "second" not in name}
         weights = sorted(Path(out).rglob("*.safetensors"))
         parts = [Path(patterns).read_bytes(), json.dumps(timeless, sort_keys=True).encode()]
@@ -87,22 +87,22 @@ def _defence() -> str:
     """Return a digest of a defender of any order and of a defender of one order."""
     with tempfile.TemporaryDirectory() as folder:
         words = ("workflow", "train", "--epochs", "2", "--worlds", "5", "--seed", "3")
-        any_order = _answer(*words, "--order", "all", "--out", str(Path(folder) / "all"))
-        plain = _answer(*words, "--out", str(Path(folder) / "plain"))
+        any_order = _command(*words, "--order", "all", "--out", str(Path(folder) / "all"))
+        plain = _command(*words, "--out", str(Path(folder) / "plain"))
         weights = sorted(Path(folder).joinpath("all").rglob("*.safetensors"))
-        digests = [str(answer.get("digest")).encode() for answer in (any_order, plain)]
+        digests = [str(result.get("digest")).encode() for result in (any_order, plain)]
         return _hash(*digests, *(path.read_bytes() for path in weights))
 
 
-def _answer(*words: str) -> dict[str, Any]:
-    """Return what a command prints as JSON."""
+def _command(*words: str) -> dict[str, Any]:
+    """Run a command and return the JSON object that it prints."""
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed):
-        code = command([*words, "--json", *(() if words[1] == "sample" else ("--quiet",))])
+        code = run_command([*words, "--json", *(() if words[1] == "sample" else ("--quiet",))])
     if code:
         raise RuntimeError(f"{' '.join(words)} ended with {code}: {printed.getvalue()}")
-    answer: dict[str, Any] = json.loads(printed.getvalue())
-    return answer
+    result: dict[str, Any] = json.loads(printed.getvalue())
+    return result
 
 
 def _hash(*parts: bytes) -> str:
@@ -117,24 +117,26 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     warnings.simplefilter("ignore")
     fingerprint = json.loads(json.dumps(numerics.fingerprint("cpu")))
-    recorded = {} if options.write else json.loads(RECORDED.read_text(encoding="utf-8"))
-    if recorded and recorded["fingerprint"] != fingerprint:
-        sys.stdout.write("not compared: the digests were recorded on a machine with another fingerprint\n")
+    machines = json.loads(RECORDED.read_text(encoding="utf-8"))["machines"]
+    known = next((machine for machine in machines if machine["fingerprint"] == fingerprint), None)
+    if known is None and not options.write:
+        sys.stdout.write("not compared: no digests were recorded on a machine with this fingerprint\n")
         return 0
-    wanted = recorded.get("digests", {})
+    expected = {} if options.write or known is None else known["digests"]
     runs = {name: call for name, call in reference_runs().items() if options.only in name}
-    missing = [name for name in wanted if options.only in name and name not in runs]
-    found, wrong = {}, [f"{name}: recorded, but no longer run" for name in missing]
+    missing = [name for name in expected if options.only in name and name not in runs]
+    digests, wrong = {}, [f"{name}: recorded, but no longer run" for name in missing]
     for name, call in runs.items():
-        found[name] = call()
-        verdict = "recorded" if options.write else "equal" if found[name] == wanted.get(name) else "DIFFERS"
+        digests[name] = call()
+        verdict = "recorded" if options.write else "equal" if digests[name] == expected.get(name) else "DIFFERS"
         wrong += [name] if verdict == "DIFFERS" else []
-        sys.stdout.write(f"{verdict:>8}  {name}  {found[name][:16]}\n")
+        sys.stdout.write(f"{verdict:>8}  {name}  {digests[name][:16]}\n")
         sys.stdout.flush()
     if options.write:
-        text = json.dumps({"fingerprint": fingerprint, "digests": found}, indent=1)
+        others = [machine for machine in machines if machine is not known]
+        text = json.dumps({"machines": [*others, {"fingerprint": fingerprint, "digests": digests}]}, indent=1)
         RECORDED.write_text(text + "\n", encoding="utf-8")
-    sys.stdout.write(f"{len(found)} runs, {len(wrong)} differ{': ' if wrong else ''}{', '.join(wrong)}\n")
+    sys.stdout.write(f"{len(digests)} runs, {len(wrong)} differ{': ' if wrong else ''}{', '.join(wrong)}\n")
     return 1 if wrong else 0
 
 

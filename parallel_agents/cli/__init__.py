@@ -1,4 +1,4 @@
-"""The command line. Each command imports what it needs when it runs, so that `--help` stays quick."""
+"""The command line `parallel-agents`: parse the options, run one command, report errors."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from typing import Any
 
 import tyro
 
-from parallel_agents.cli.answers import answers_only
 from parallel_agents.cli.commands import Check, Curve, Doctor, Eval, Export, Games, New, Resume, Train
-from parallel_agents.cli.guard import Page, can_guard, guarded
 from parallel_agents.cli.market import Market
+from parallel_agents.cli.output import reserve_stdout
+from parallel_agents.cli.process_watchdog import SharedStatus, can_fork, run_in_child
 from parallel_agents.cli.signals import Signals
 from parallel_agents.cli.workflow import Workflow
-from parallel_agents.errors import ConfigError, Interrupted, ParallelAgentsError, WorldError
+from parallel_agents.core.errors import ConfigError, Interrupted, ParallelAgentsError, WorldError
 
 __all__ = ["main"]
 
@@ -50,17 +50,20 @@ Tab completion: parallel-agents --tyro-print-completion bash (or zsh, tcsh); doc
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run one command; its exit code. Without arguments those of the process, which is then watched from outside."""
+    """Run one command and return its exit code.
+
+    Without `arguments`, use those of the process, and run the command in a child process that this one watches.
+    """
     words = sys.argv[1:] if arguments is None else arguments
     as_json = "--json" in words
     try:
-        return _main(words, as_json=as_json, guard=arguments is None)
-    except BrokenPipeError:  # whoever read our output, such as `head`, has had enough
+        return _main(words, as_json=as_json, watched=arguments is None)
+    except BrokenPipeError:  # the reader of our output, such as `head`, has closed the pipe
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
 
 
-def _main(words: list[str], *, as_json: bool, guard: bool) -> int:
+def _main(words: list[str], *, as_json: bool, watched: bool) -> int:
     try:
         _check_command(words)
         command = tyro.extras.subcommand_cli_from_dict(
@@ -70,53 +73,53 @@ def _main(words: list[str], *, as_json: bool, guard: bool) -> int:
             args=words,
             config=(tyro.conf.FlagCreatePairsOff,),
         )
-    except SystemExit as leaving:  # tyro has said on stderr what was wrong
-        if leaving.code and as_json:
-            _report_json("UsageError", "bad usage; what was wrong is on stderr")
+    except SystemExit as error:  # tyro has written to stderr what was wrong
+        if error.code and as_json:
+            _print_error("UsageError", "bad usage; what was wrong is on stderr")
         raise
     except ParallelAgentsError as error:
         return _report(error, as_json=as_json)
-    if guard and can_guard():
-        return guarded(partial(_run, command, as_json=as_json), as_json=as_json)
+    if watched and can_fork():
+        return run_in_child(partial(_run, command, as_json=as_json), as_json=as_json)
     return _run(command, as_json=as_json)
 
 
 def _run(command: Any, *, as_json: bool) -> int:
-    """Do what a command says; its exit code."""
-    path = [*sys.path]
+    """Run a parsed command and return its exit code."""
+    path, status = [*sys.path], SharedStatus.current
     try:
         with (
-            Signals(None if Page.current is None else Page.current.cells),
-            answers_only() if as_json else nullcontext(),
+            Signals(None if status is None else status.cells),
+            reserve_stdout() if as_json else nullcontext(),
         ):
-            code = command.run()  # None, or the exit code of a command that has told its failure itself
+            code = command.run()  # None, or the exit code of a command that reports its failures itself
     except BrokenPipeError:
         raise
     except (Interrupted, Exception, SystemExit) as error:
         return _report(error, as_json=as_json)
     finally:
-        sys.path[:] = path  # without the folder of a target
+        sys.path[:] = path  # remove the folder of the target
     return int(code or 0)
 
 
 def _check_command(words: list[str]) -> None:
-    """A command that does not exist, with the one that was likely meant."""
+    """Raise a ConfigError for an unknown command, with the command that was likely meant."""
     if words and not words[0].startswith("-") and words[0] not in COMMANDS:
-        near = difflib.get_close_matches(words[0], COMMANDS, n=1)
-        hint = f"; did you mean {near[0]}?" if near else "."
+        similar = difflib.get_close_matches(words[0], COMMANDS, n=1)
+        hint = f"; did you mean {similar[0]}?" if similar else "."
         raise ConfigError(f"there is no command {words[0]!r}{hint} Commands: {', '.join(COMMANDS)}")
 
 
 def _report(error: BaseException, *, as_json: bool) -> int:
-    """Say what went wrong; the exit code. Where it is the user's own code, the place matters too."""
+    """Write an error and return the exit code; add the traceback if the error comes from code of the user."""
     if isinstance(error, WorldError) or not isinstance(error, ParallelAgentsError | Interrupted):
         sys.stderr.write("".join(traceback.format_exception(error)))
     message = f"sys.exit({error.code!r}) was called" if isinstance(error, SystemExit) else str(error)
     sys.stderr.write(f"error: {message}\n")
     if as_json:
-        _report_json(type(error).__name__, message)
+        _print_error(type(error).__name__, message)
     return int(getattr(error, "exit_code", 1))
 
 
-def _report_json(error: str, message: str) -> None:
+def _print_error(error: str, message: str) -> None:
     sys.stdout.write(json.dumps({"error": error, "message": message}) + "\n")

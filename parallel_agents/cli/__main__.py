@@ -1,4 +1,4 @@
-"""`python -m parallel_agents.cli`"""
+"""Run the command line: `python -m parallel_agents.cli`."""
 
 import sys
 from pathlib import Path
@@ -7,8 +7,8 @@ import parallel_agents
 from parallel_agents.cli import main
 
 if __name__ == "__main__":
-    # `python -m` puts the current folder first, whose files would stand in for modules that are imported later. It
-    # stays where this package itself is run from its source folder, without being installed: workers must find it.
+    # `python -m` puts the current folder first on the path: its files would replace modules that are imported later.
+    # It stays there only if this package runs from its source folder, not installed, so that workers find it.
     if not sys.flags.safe_path and Path(sys.path[0]) != Path(parallel_agents.__file__).parents[1]:
         del sys.path[0]
     sys.exit(main())

@@ -1,21 +1,40 @@
-"""The commands as dataclasses: their fields are the options, their docstrings the help."""
+"""The commands as dataclasses: their fields are the options, their docstrings the help.
+
+Each command imports its implementation when it runs, so that `--help` stays quick.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, get_args
 
 import tyro
 
-__all__ = ["Check", "Curve", "Doctor", "Eval", "Export", "Games", "New", "Resume", "Train"]
+from parallel_agents.core.config import BackendName
 
-Count = Annotated[int | None, tyro.conf.arg(metavar="N", help_behavior_hint="")]
-Word = Annotated[str | None, tyro.conf.arg(metavar="WORD", help_behavior_hint="")]
-Target = Annotated[str | None, tyro.conf.arg(metavar="TARGET", help_behavior_hint="")]
-File = Annotated[Path | None, tyro.conf.arg(metavar="PATH", help_behavior_hint="")]
-Run = Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="RUN", help_behavior_hint="")]
-Flag = Annotated[bool, tyro.conf.arg(help_behavior_hint="")]
+_arg = partial(tyro.conf.arg, help_behavior_hint="")  # without "(default: …)" or "(optional)" in the help
+
+Count = Annotated[int | None, _arg(metavar="N")]
+Word = Annotated[str | None, _arg(metavar="WORD")]
+File = Annotated[Path | None, _arg(metavar="PATH")]
+Flag = Annotated[bool, _arg()]
+Target = Annotated[tyro.conf.Positional[str], _arg(metavar="TARGET")]
+Settings = Annotated[tuple[str, ...], tyro.conf.arg(metavar="SECTION.KEY=VALUE"), tyro.conf.UseAppendAction]
+
+# options with the same help in several commands
+_BEST = "The weights of the best evaluation during training (experiment.eval_every) instead of the newest."
+_CONFIG = "TOML file with sections experiment, world, model, parallel."
+_TENSORBOARD = "Write what TensorBoard shows into the run folder too (needs the extra 'tensorboard')."
+RunDir = Annotated[tyro.conf.Positional[Path], _arg(metavar="RUN", help="Run folder, as `train` printed it.")]
+MovedTarget = Annotated[str | None, _arg(metavar="TARGET", help="The environment, if it has moved since.")]
+ConfigFile = Annotated[Path | None, _arg(metavar="PATH", help=_CONFIG)]
+Best = Annotated[bool, _arg(help=_BEST)]
+Json = Annotated[bool, _arg(help="Print exactly one JSON object on stdout.")]
+JsonOnly = Annotated[bool, _arg(help="Print exactly one JSON object on stdout; everything else goes to stderr.")]
+Quiet = Annotated[bool, _arg(help="No progress display.")]
+TensorBoard = Annotated[bool, _arg(help=_TENSORBOARD)]
 
 
 @dataclass(frozen=True)
@@ -29,7 +48,7 @@ class Train:
     parallel-agents train gymnasium:CartPole-v1 --algo ppo --worlds 8 --out runs/cart
     """
 
-    target: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="TARGET", help_behavior_hint="")]
+    target: Target
     """A game of `parallel-agents games`, a Python file or module:Class that holds one ParallelEnvironment, or a
     foreign environment: gymnasium:CartPole-v1, pettingzoo:mpe2.simple_spread_v3."""
     agents: Count = None
@@ -44,25 +63,18 @@ class Train:
     """Replicas with successive seeds, trained in the same stacks."""
     sweep: Annotated[tuple[str, ...], tyro.conf.arg(metavar="SECTION.KEY=V,V"), tyro.conf.UseAppendAction] = ()
     """Try several values, for example --sweep model.lr=0.001,0.0003: replicas in the same stacks; may be repeated."""
-    backend: Annotated[
-        Literal["inline", "thread", "process", "ray"] | None,
-        tyro.conf.arg(metavar="inline|thread|process|ray", help_behavior_hint=""),
-    ] = None
+    backend: Annotated[BackendName | None, _arg(metavar="|".join(get_args(BackendName)))] = None
     """Where rounds are computed; by default chosen by measured cost. The results do not depend on it."""
     algo: Word = None
     """Learner, where the environment leaves it open (model.algorithm)."""
-    config: File = None
-    """TOML file with sections experiment, world, model, parallel."""
-    set: Annotated[tuple[str, ...], tyro.conf.arg(metavar="SECTION.KEY=VALUE"), tyro.conf.UseAppendAction] = ()
+    config: ConfigFile = None
+    set: Settings = ()
     """Set one value, for example --set parallel.train_interval=3; may be repeated."""
     out: File = None
     """Run folder; by default a new one under runs/."""
-    json: Flag = False
-    """Print exactly one JSON object on stdout; everything else goes to stderr."""
-    quiet: Flag = False
-    """No progress display."""
-    tensorboard: Flag = False
-    """Write what TensorBoard shows into the run folder too (needs the extra 'tensorboard')."""
+    json: JsonOnly = False
+    quiet: Quiet = False
+    tensorboard: TensorBoard = False
 
     def run(self) -> None:
         from parallel_agents.cli.train import train
@@ -79,18 +91,13 @@ class Resume:
     parallel-agents resume runs/cart --epochs 400
     """
 
-    run_dir: Run
-    """Run folder, as `train` printed it."""
+    run_dir: RunDir
     epochs: Count = None
     """Epochs in all; by default those the run was started with."""
-    target: Target = None
-    """The environment, if it has moved since."""
-    json: Flag = False
-    """Print exactly one JSON object on stdout; everything else goes to stderr."""
-    quiet: Flag = False
-    """No progress display."""
-    tensorboard: Flag = False
-    """Write what TensorBoard shows into the run folder too (needs the extra 'tensorboard')."""
+    target: MovedTarget = None
+    json: JsonOnly = False
+    quiet: Quiet = False
+    tensorboard: TensorBoard = False
 
     def run(self) -> None:
         from parallel_agents.cli.train import resume
@@ -109,12 +116,10 @@ class Eval:
     parallel-agents eval runs/hunt --gif hunt.gif
     """
 
-    run_dir: Run
-    """Run folder, as `train` printed it."""
+    run_dir: RunDir
     episodes: int = 20
     """Episodes, played side by side."""
-    best: Flag = False
-    """The weights of the best evaluation during training (experiment.eval_every) instead of the newest."""
+    best: Best = False
     exploration: float = 0.0
     """0: the agents' best actions; 1: as they explore (for ε-greedy learners, at random)."""
     watch: Flag = False
@@ -123,41 +128,13 @@ class Eval:
     """Draw an episode into this file, with each agent's colour and what it has earned."""
     fps: float = 8.0
     """Turns a second of --watch and --gif."""
-    target: Target = None
-    """The environment, if it has moved since."""
-    json: Flag = False
-    """Print exactly one JSON object on stdout."""
+    target: MovedTarget = None
+    json: Json = False
 
     def run(self) -> None:
-        from parallel_agents.cli.eval import evaluate_run
+        from parallel_agents.cli.results import evaluate_run
 
         evaluate_run(self)
-
-
-@dataclass(frozen=True)
-class Check:
-    """Check an environment against its contract: seeding, shapes, ends, equality of modes, exact resume.
-
-    parallel-agents check examples/treasure_hunt.py
-    """
-
-    target: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="TARGET", help_behavior_hint="")]
-    """A Python file or module:Class that holds one ParallelEnvironment, or gymnasium:CartPole-v1 and the like."""
-    epochs: int = 5
-    """Epochs of each check."""
-    processes: Flag = False
-    """Compare learner processes as well; takes a few seconds more."""
-    config: File = None
-    """TOML file with sections experiment, world, model, parallel."""
-    set: Annotated[tuple[str, ...], tyro.conf.arg(metavar="SECTION.KEY=VALUE"), tyro.conf.UseAppendAction] = ()
-    """Set one value, for example --set world.agents=3; may be repeated."""
-    json: Flag = False
-    """Print exactly one JSON object on stdout."""
-
-    def run(self) -> int:
-        from parallel_agents.cli.check import check
-
-        return check(self)
 
 
 @dataclass(frozen=True)
@@ -167,25 +144,21 @@ class Export:
     parallel-agents export runs/cart --agent agent_0 --out cart.safetensors
     """
 
-    run_dir: Run
-    """Run folder, as `train` printed it."""
+    run_dir: RunDir
     agent: str
     """The agent's name, such as agent_0."""
     out: Path
     """File to write."""
     replica: int = 0
     """Which replica, where the run has several, counted from 0."""
-    best: Flag = False
-    """The weights of the best evaluation during training (experiment.eval_every) instead of the newest."""
-    target: Target = None
-    """The environment, if it has moved since."""
-    json: Flag = False
-    """Print exactly one JSON object on stdout."""
+    best: Best = False
+    target: MovedTarget = None
+    json: Json = False
 
     def run(self) -> None:
-        from parallel_agents.cli.export import export
+        from parallel_agents.cli.results import export_weights
 
-        export(self)
+        export_weights(self)
 
 
 @dataclass(frozen=True)
@@ -199,11 +172,10 @@ class Curve:
     """Run folders, as `train` printed them."""
     out: Path = Path("learning_curve.png")
     """Where the picture goes."""
-    json: Flag = False
-    """Print exactly one JSON object on stdout."""
+    json: Json = False
 
     def run(self) -> None:
-        from parallel_agents.cli.curve import draw_curve
+        from parallel_agents.cli.results import draw_curve
 
         draw_curve(self)
 
@@ -212,13 +184,12 @@ class Curve:
 class Games:
     """List the games that come with the package, with a command that trains each."""
 
-    json: Flag = False
-    """Print exactly one JSON object on stdout."""
+    json: Json = False
 
     def run(self) -> None:
-        from parallel_agents.cli.games import games
+        from parallel_agents.cli.authoring import list_games
 
-        games(as_json=self.json)
+        list_games(as_json=self.json)
 
 
 @dataclass(frozen=True)
@@ -228,23 +199,45 @@ class New:
     parallel-agents new berries
     """
 
-    name: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="NAME", help_behavior_hint="")]
+    name: Annotated[tyro.conf.Positional[str], _arg(metavar="NAME")]
     """What it is called; it is written into NAME.py."""
-    json: Flag = False
-    """Print exactly one JSON object on stdout."""
+    json: Json = False
 
     def run(self) -> None:
-        from parallel_agents.cli.new import new_game
+        from parallel_agents.cli.authoring import new_game
 
         new_game(self.name, as_json=self.json)
+
+
+@dataclass(frozen=True)
+class Check:
+    """Check an environment against its contract: seeding, shapes, ends, equality of modes, exact resume.
+
+    parallel-agents check examples/treasure_hunt.py
+    """
+
+    target: Target
+    """A Python file or module:Class that holds one ParallelEnvironment, or gymnasium:CartPole-v1 and the like."""
+    epochs: int = 5
+    """Epochs of each check."""
+    processes: Flag = False
+    """Compare learner processes as well; takes a few seconds more."""
+    config: ConfigFile = None
+    set: Settings = ()
+    """Set one value, for example --set world.agents=3; may be repeated."""
+    json: Json = False
+
+    def run(self) -> int:
+        from parallel_agents.cli.authoring import check
+
+        return check(self)
 
 
 @dataclass(frozen=True)
 class Doctor:
     """Say what this machine has, and whether equal results can be promised on it."""
 
-    json: Flag = False
-    """Print exactly one JSON object on stdout."""
+    json: Json = False
 
     def run(self) -> None:
         from parallel_agents.cli.doctor import doctor

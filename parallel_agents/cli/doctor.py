@@ -1,40 +1,29 @@
-"""`parallel-agents doctor`: what this machine has, and what can be promised on it."""
+"""`parallel-agents doctor`: print what this machine has, and whether equal results can be promised on it."""
 
 from __future__ import annotations
 
-import json
 import platform
 import shutil
 from importlib import metadata
 from typing import Any
 
-from parallel_agents.cli.answers import answer
-
-__all__ = ["doctor", "examine"]
+from parallel_agents.cli.output import print_result
 
 PACKAGES = (
-    "numpy",
-    "torch",
-    "numba",
-    "gymnasium",
-    "pettingzoo",
-    "safetensors",
-    "structlog",
-    "matplotlib",
-    "imageio",
-    "duckdb",
+    "numpy", "torch", "numba", "gymnasium", "pettingzoo", "safetensors", "structlog", "matplotlib", "imageio", "duckdb",
     "ray",
-)
+)  # fmt: skip
 
 
 def examine() -> dict[str, Any]:
-    """Everything the doctor looks at, as plain values."""
+    """Return versions, resources and the numeric mode of this machine as plain values."""
     import torch
 
-    from parallel_agents.errors import NumericsError
-    from parallel_agents.models import DQN, Stack
-    from parallel_agents.networks import numerics
-    from parallel_agents.runtime.plan import cores
+    from parallel_agents.algorithms import DQN
+    from parallel_agents.core.errors import NumericsError
+    from parallel_agents.engine.stacks import Stack
+    from parallel_agents.execution.resources import cores
+    from parallel_agents.nn import numerics
 
     problem = None
     try:
@@ -53,31 +42,29 @@ def examine() -> dict[str, Any]:
         "fingerprint": numerics.fingerprint(),
         "numeric_problem": problem,
         "equal_bytes": Stack(models, together=True).invariance.holds and problem is None,
-        "process_start": "spawn",
-        "shared_memory_free": _free("/dev/shm"),
-        "disk_free": _free("."),
+        "process_start": "forkserver",
+        "shared_memory_free": _free_bytes("/dev/shm"),
+        "disk_free": _free_bytes("."),
     }
 
 
 def doctor(*, as_json: bool) -> None:
-    """Print what was found."""
-    found = examine()
-    if as_json:
-        answer(json.dumps(found) + "\n")
-        return
-    packages = ", ".join(f"{name} {version}" for name, version in found["packages"].items() if version)
-    absent = ", ".join(name for name, version in found["packages"].items() if not version) or "nothing"
-    verdict = "yes: a stack of agents gives each the bytes it gets alone" if found["equal_bytes"] else "NO"
-    answer(
-        f"Python {found['python']} on {found['platform']}\n"
+    """Examine this machine and print the result."""
+    result = examine()
+    packages = ", ".join(f"{name} {version}" for name, version in result["packages"].items() if version)
+    absent = ", ".join(name for name, version in result["packages"].items() if not version) or "nothing"
+    verdict = "yes: a stack of agents gives each the bytes it gets alone" if result["equal_bytes"] else "NO"
+    text = (
+        f"Python {result['python']} on {result['platform']}\n"
         f"packages       {packages}\n"
         f"not installed  {absent}\n"
-        f"cores {found['cores']}, CUDA {'yes' if found['cuda'] else 'no'}\n"
-        f"numeric mode   {', '.join(f'{key} {value}' for key, value in found['fingerprint'].items())}\n"
+        f"cores {result['cores']}, CUDA {'yes' if result['cuda'] else 'no'}\n"
+        f"numeric mode   {', '.join(f'{key} {value}' for key, value in result['fingerprint'].items())}\n"
         f"equal bytes    {verdict}\n"
-        + (f"problem        {found['numeric_problem']}\n" if found["numeric_problem"] else "")
-        + f"free           {found['disk_free']:,} bytes on disk, {found['shared_memory_free']:,} shared memory\n"
+        + (f"problem        {result['numeric_problem']}\n" if result["numeric_problem"] else "")
+        + f"free           {result['disk_free']:,} bytes on disk, {result['shared_memory_free']:,} shared memory\n"
     )
+    print_result(result, text, as_json=as_json)
 
 
 def _version(name: str) -> str | None:
@@ -87,7 +74,7 @@ def _version(name: str) -> str | None:
         return None
 
 
-def _free(path: str) -> int:
+def _free_bytes(path: str) -> int:
     try:
         return shutil.disk_usage(path).free
     except OSError:

@@ -1,4 +1,4 @@
-"""`parallel-agents market …`: the options of each command; what they do is in `market_runs`."""
+"""The options of each command of `parallel-agents market`; `market_commands` holds what they do."""
 
 from __future__ import annotations
 
@@ -7,8 +7,6 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 import tyro
-
-__all__ = ["Compare", "Discover", "Market", "Sample", "Simulate", "Train", "Worlds"]
 
 
 @dataclass(frozen=True)
@@ -21,29 +19,29 @@ class Sample:
     out: Path
     """New or empty directory."""
     seed: int = 0
-    """Which hidden market."""
+    """Seed of the hidden market."""
     users: int = 3000
-    """Users."""
+    """Number of users."""
     days: int = 70
-    """Days."""
+    """Number of days."""
     form: Literal["parquet", "jsonl"] = "parquet"
-    """Files."""
+    """Format of the files."""
     truth: bool = False
-    """Write the hidden parameters beside it (truth.json)."""
+    """Also write the hidden parameters (truth.json)."""
     json: bool = False
     """Print exactly one JSON object on stdout."""
     quiet: bool = False
     """No progress display."""
 
     def run(self) -> None:
-        from parallel_agents.cli.market_runs import write_export
+        from parallel_agents.cli.market_commands import write_export
 
         write_export(self)
 
 
 @dataclass(frozen=True)
 class Discover:
-    """Find segments, delays, seasons, prices and rivals in an export, every number with an interval.
+    """Estimate segments, delays, seasons, prices and rivals from an export, every number with an interval.
 
     Example: parallel-agents market discover data/export --out patterns.json
     """
@@ -53,21 +51,21 @@ class Discover:
     out: Path
     """Patterns file to write (.json)."""
     utc_offset_hours: float = 0.0
-    """The property's time zone."""
+    """Time zone of the GA4 property, in hours from UTC."""
     json: bool = False
     """Print exactly one JSON object on stdout."""
     quiet: bool = False
     """No progress display."""
 
     def run(self) -> None:
-        from parallel_agents.cli.market_runs import find_patterns
+        from parallel_agents.cli.market_commands import find_patterns
 
         find_patterns(self)
 
 
 @dataclass(frozen=True)
 class Worlds:
-    """Draw worlds from patterns, and say what they are like.
+    """Draw worlds from patterns and describe them.
 
     Example: parallel-agents market worlds patterns.json --worlds 100 --plot atlas.png
     """
@@ -75,25 +73,25 @@ class Worlds:
     patterns: tyro.conf.Positional[Path]
     """Patterns file, or an export."""
     worlds: int = 100
-    """How many."""
+    """Number of worlds."""
     seed: int = 0
-    """Which ones."""
+    """Seed of the worlds."""
     plot: Path | None = None
-    """Draw the atlas of worlds (.png)."""
+    """Draw the worlds by competition and share of crisis parents (.png)."""
     json: bool = False
     """Print exactly one JSON object on stdout."""
     quiet: bool = False
     """No progress display."""
 
     def run(self) -> None:
-        from parallel_agents.cli.market_runs import show_worlds
+        from parallel_agents.cli.market_commands import show_worlds
 
         show_worlds(self)
 
 
 @dataclass(frozen=True)
 class Simulate:
-    """Play episodes in many worlds at once.
+    """Simulate episodes in many worlds at once.
 
     Example: parallel-agents market simulate patterns.json --worlds 100 --episodes 1000 --json
     """
@@ -101,43 +99,43 @@ class Simulate:
     patterns: tyro.conf.Positional[Path]
     """Patterns file, or an export."""
     worlds: int = 100
-    """How many different worlds."""
+    """Number of different worlds."""
     episodes: int = 1000
-    """Episodes, spread over all worlds."""
+    """Number of episodes, spread over all worlds."""
     concurrent: int | None = None
-    """Worlds under way together; by default all. The results do not depend on it."""
+    """Worlds simulated together; by default all. The results do not depend on it."""
     level: float = 1.0
     """Bids, as a multiple of the usual ones; one of the levels 0, 0.5, 1, 1.5, 2, 3."""
     network: bool = False
-    """Let an untrained policy network of 64 × 64 units choose, instead of a fixed level."""
+    """Let an untrained network of 64 × 64 units choose the actions, instead of a fixed level."""
     steps: int = 50
-    """Steps of an episode."""
+    """Number of steps of an episode."""
     auctions: float = 20.0
-    """Auctions of a step, on average."""
+    """Mean number of auctions in a step."""
     fidelity: Literal["full", "fast"] = "full"
-    """Fast: prices from a table, without individual users."""
+    """fast: prices from a table, without individual users."""
     threads: int | None = None
-    """By default as many as are worth their while."""
+    """Number of threads; by default as many as have enough work."""
     seed: int = 0
-    """Which worlds, and which draws."""
+    """Seed of the worlds and of all random numbers."""
     warehouse: Path | None = None
     """Store the experiences in this folder (Parquet)."""
     plot: Path | None = None
-    """Folder for pictures: reward by type of world, crisis share."""
+    """Folder for plots: reward and crisis share by type of world."""
     json: bool = False
     """Print exactly one JSON object on stdout."""
     quiet: bool = False
     """No progress display."""
 
     def run(self) -> None:
-        from parallel_agents.cli.market_runs import simulate
+        from parallel_agents.cli.market_commands import simulate
 
         simulate(self)
 
 
 @dataclass(frozen=True)
 class Train:
-    """Train a bidder over many worlds at once, crisis parents sought in every batch.
+    """Train a bidder over many worlds at once, with more crisis parents in every batch.
 
     Example: parallel-agents market train patterns.json --worlds 100 --steps 200 --out runs/bidder
     """
@@ -145,32 +143,32 @@ class Train:
     patterns: tyro.conf.Positional[Path]
     """Patterns file, or an export."""
     out: Path
-    """Folder: checkpoints, summary and a picture."""
+    """Folder for checkpoints, summary and a plot."""
     worlds: int = 100
-    """How many different worlds."""
+    """Number of different worlds."""
     steps: int = 100
-    """Training steps: each simulates a batch of episodes and updates the agent."""
+    """Number of training steps: each simulates a batch of episodes and updates the agent."""
     batch: int = 100
-    """Episodes of a step."""
+    """Number of episodes in a step."""
     updates: int = 20
-    """Updates of a step."""
+    """Number of updates in a step."""
     importance: float = 0.5
-    """Share of crisis transitions in a batch; 0: as they come."""
+    """Share of crisis transitions in a batch; 0: uniform draws."""
     adapt_every: int = 0
     """Steps between two adaptations of the mix of worlds; 0: never."""
     focus: bool = False
-    """Find robust strategies first and let them play half of the worlds at the start."""
+    """Find robust strategies first and let them act in half of the worlds at the start."""
     resume: bool = False
-    """Go on from the newest checkpoint in the folder."""
+    """Continue from the newest checkpoint in the folder."""
     seed: int = 0
-    """The one seed."""
+    """Seed of the worlds, of the agent and of all random numbers."""
     json: bool = False
     """Print exactly one JSON object on stdout."""
     quiet: bool = False
     """No progress display."""
 
     def run(self) -> None:
-        from parallel_agents.cli.market_runs import train_bidder
+        from parallel_agents.cli.market_commands import train_bidder
 
         train_bidder(self)
 
@@ -185,26 +183,26 @@ class Compare:
     patterns: tyro.conf.Positional[Path]
     """Patterns file, or an export."""
     what: Literal["worlds", "time", "importance", "strategies"] = "worlds"
-    """Many worlds against one; at once against one after another; importance sampling on against off; strategies."""
+    """Many worlds or one; all at once or one after another (time); importance sampling on or off; strategies."""
     seeds: int = 10
-    """Paired seeds."""
+    """Number of paired seeds."""
     worlds: int = 100
-    """Worlds of a training, or of a comparison of strategies."""
+    """Number of worlds of a training, or of a comparison of strategies."""
     epochs: int = 40
-    """Epochs or steps of a training; laps of a comparison of strategies."""
+    """Number of epochs or steps of a training, or of laps of a comparison of strategies (at most 10)."""
     episodes: int = 200
-    """Episodes of one evaluation, in worlds that no training has seen."""
+    """Number of episodes of one evaluation, in worlds that no training has seen."""
     held_out: str | None = None
-    """A type of world that is not trained on (with --what worlds)."""
+    """Type of world to leave out of the training (with --what worlds or time)."""
     plot: Path | None = None
-    """Draw the robustness of strategies (.png, with --what strategies)."""
+    """Draw the advantage of each strategy (.png, with --what strategies)."""
     json: bool = False
     """Print exactly one JSON object on stdout."""
     quiet: bool = False
     """No progress display."""
 
     def run(self) -> None:
-        from parallel_agents.cli.market_runs import compare
+        from parallel_agents.cli.market_commands import compare
 
         compare(self)
 

@@ -1,4 +1,4 @@
-"""`parallel-agents workflow …`: the options of each command; what they do is in `workflow_runs`."""
+"""`parallel-agents workflow …`: the options of each command. `workflow_runs` runs the commands."""
 
 from __future__ import annotations
 
@@ -8,14 +8,35 @@ from typing import Annotated, Literal
 
 import tyro
 
-__all__ = ["Evaluate", "Landscape", "Replay", "Search", "Train", "Workflow"]
-
 Version = Literal["head", "leaderboard", "debugged"]
 Red = Literal["B_line", "Meander", "Sleep"]
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Command:
+    json: bool = False
+    """Print exactly one JSON object on stdout."""
+    quiet: bool = False
+    """No progress display."""
+
+    def run(self) -> None:
+        from parallel_agents.cli.workflow_runs import run
+
+        run(self)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Game(_Command):
+    version: Version = "head"
+    """Version of the game's dynamics."""
+    late_start: int = 0
+    """Turns that blue sleeps before it may act."""
+    seed: int = 0
+    """Seed of every random draw."""
+
+
 @dataclass(frozen=True)
-class Replay:
+class Replay(_Command):
     """Replay recorded episodes of the reference simulator and compare every turn exactly.
 
     Example: parallel-agents workflow replay episodes.jsonl.gz --version head --json
@@ -25,64 +46,40 @@ class Replay:
     """Recording, a .jsonl.gz file."""
     version: Version = "head"
     """Version of the game's dynamics."""
-    json: bool = False
-    """Print exactly one JSON object on stdout."""
-    quiet: bool = False
-    """No progress display."""
-
-    def run(self) -> None:
-        from parallel_agents.cli.workflow_runs import replay_file
-
-        replay_file(self)
 
 
 @dataclass(frozen=True)
-class Train:
+class Train(_Game):
     """Train a defender over all 145 actions; with --order, one that repairs in an order.
 
     Example: parallel-agents workflow train --version leaderboard --epochs 200 --out runs/defender
     """
 
     order: str | None = None
-    """Five unit types with commas between them, the most urgent first; or "all": one policy over all orders."""
+    """Five unit types separated by commas, the most urgent first; or "all": one policy for all orders."""
     red: tuple[Red, ...] = ("B_line", "Meander")
     """Attackers; worlds take them in turn. With --order the first one."""
-    version: Version = "head"
-    """Version of the game's dynamics."""
     epochs: int | None = None
-    """Epochs (episodes of every world); by default those of the recipe, and 50 with --order."""
+    """Epochs (episodes of every world); by default 2000, and 50 with --order."""
     worlds: int | None = None
-    """Worlds side by side; by default those of the recipe, and 25 with --order."""
-    late_start: int = 0
-    """Turns that blue sleeps before it may act."""
+    """Worlds side by side; by default 64, and 25 with --order."""
     alignment: float | None = None
     """Weight of the alignment reward (with --order)."""
-    seed: int = 0
-    """The one seed of the run."""
     set: Annotated[tuple[str, ...], tyro.conf.arg(metavar="SECTION.KEY=VALUE"), tyro.conf.UseAppendAction] = ()
     """Set one value of the configuration (without --order); may be repeated."""
     out: Path | None = None
     """Folder; by default a new one under runs/."""
-    json: bool = False
-    """Print exactly one JSON object on stdout."""
-    quiet: bool = False
-    """No progress display."""
-
-    def run(self) -> None:
-        from parallel_agents.cli.workflow_runs import train_defender, train_in_order
-
-        train_defender(self) if self.order is None else train_in_order(self)
 
 
 @dataclass(frozen=True)
-class Search:
-    """Search for the order of repair that is worth most: train, evaluate, choose the next one. Goes on if stopped.
+class Search(_Game):
+    """Search for the order of repair with the highest return: train, evaluate, choose the next order.
 
     Example: parallel-agents workflow search --red Meander --late-start 50 --out runs/search
     """
 
     out: Path | None = None
-    """Folder of the search; one that holds a search goes on with it. By default a new one under runs/."""
+    """Folder of the search; a search that is in it is resumed. By default a new one under runs/."""
     envs: int = 25
     """Environments side by side."""
     workflows: int = 20
@@ -99,28 +96,13 @@ class Search:
     """How the next order is chosen."""
     red: Red = "B_line"
     """Attacker."""
-    version: Version = "head"
-    """Version of the game's dynamics."""
-    late_start: int = 0
-    """Turns that blue sleeps before it may act."""
-    seed: int = 0
-    """The one seed of the search."""
     plots: bool = False
-    """Leave pictures of compliance, returns and the Gaussian process in the folder."""
-    json: bool = False
-    """Print exactly one JSON object on stdout."""
-    quiet: bool = False
-    """No progress display."""
-
-    def run(self) -> None:
-        from parallel_agents.cli.workflow_runs import search_orders
-
-        search_orders(self)
+    """Write pictures of compliance, returns and the Gaussian process to the folder."""
 
 
 @dataclass(frozen=True)
-class Evaluate:
-    """Score a trained defender, or a scripted one: both versions of the game, B_line, Meander and Sleep at 30, 50, 100.
+class Evaluate(_Command):
+    """Score a trained or scripted defender: both versions of the game, B_line, Meander and Sleep at 30, 50, 100 turns.
 
     Example: parallel-agents workflow evaluate runs/defender --episodes 1000
     """
@@ -130,9 +112,9 @@ class Evaluate:
     episodes: int = 1000
     """Episodes against each red agent."""
     order: str | None = None
-    """For a defender that was trained with --order: switch to this order; by default the one it was trained on."""
+    """For a defender that was trained with --order: the order to use; by default the one it was trained on."""
     best: bool = False
-    """The weights of the best evaluation during training instead of the newest."""
+    """Use the weights of the best evaluation during training instead of the newest."""
     animation: Path | None = None
     """Write one episode as a GIF."""
     red: Red = "B_line"
@@ -141,43 +123,21 @@ class Evaluate:
     """Version of the game in the animation, and for a defender that was trained with --order."""
     seed: int = 0
     """Seed of the evaluation's worlds."""
-    json: bool = False
-    """Print exactly one JSON object on stdout."""
-    quiet: bool = False
-    """No progress display."""
-
-    def run(self) -> None:
-        from parallel_agents.cli.workflow_runs import evaluate_defender
-
-        evaluate_defender(self)
 
 
 @dataclass(frozen=True)
-class Landscape:
-    """What every one of the 120 orders is worth to a scripted defender, by brute force.
+class Landscape(_Game):
+    """Evaluate all 120 orders with a scripted defender, by brute force.
 
     Example: parallel-agents workflow landscape --red Meander --late-start 50
     """
 
     red: Red = "Meander"
     """Attacker."""
-    version: Version = "head"
-    """Version of the game's dynamics."""
     late_start: int = 50
     """Turns that blue sleeps before it may act."""
     episodes: int = 200
-    """Episodes per order, the same worlds for all."""
-    seed: int = 0
-    """Seed of the worlds."""
-    json: bool = False
-    """Print exactly one JSON object on stdout."""
-    quiet: bool = False
-    """No progress display."""
-
-    def run(self) -> None:
-        from parallel_agents.cli.workflow_runs import show_landscape
-
-        show_landscape(self)
+    """Episodes per order, in the same worlds for all orders."""
 
 
 @dataclass(frozen=True)

@@ -1,60 +1,81 @@
-"""The grid engine, bottom to top:
+"""The grid engine, from bottom to top:
 
-    kernels              the rules as compiled loops over worlds and agents
-    steps, field         what a game declares: actions, kinds and maps
-    grid                 what changes: cells, positions, headings
-    beams, growth, near  what games have in common: beams, regrowth and respawning, meetings
-    sight                what agents see
-    draw, record         pictures and recorded episodes
-    environment          a grid game as an environment
-    play, social         scripted players, and social outcomes of an episode
+    kernels          the rules as compiled loops over worlds and agents
+    layout           what a game declares: kinds of things, and maps
+    grid             the state: cells, positions, headings; and moves
+    mechanics        what games have in common: beams, spawning, regrowth, respawning, neighbours
+    observation      what agents observe
+    render           pictures, terminal, recorded episodes
+    environment      a grid game as an environment
+    scripted         scripted players
+    social_metrics   social outcomes of an episode
 
 A game is a subclass of `GridEnvironment`; `examples/treasure_hunt.py` is a short one.
 """
 
-from parallel_agents.games.beams import Beam, Hits
-from parallel_agents.games.draw import frame, write_gif
-from parallel_agents.games.environment import GridEnvironment, Rules
-from parallel_agents.games.field import Field, Kind, blank, walled
-from parallel_agents.games.grid import Grid, Spawning
-from parallel_agents.games.growth import Regrowth, Scattering, count, respawn
-from parallel_agents.games.kernels import Moment, Stream
-from parallel_agents.games.near import beside, crowd, meetings
-from parallel_agents.games.play import Episode, go, play, random_player, ways
-from parallel_agents.games.record import Recorder
-from parallel_agents.games.sight import Sight
-from parallel_agents.games.steps import MOVES, TURNING_MOVES, WAYS
+from parallel_agents.games.environment import GridEnvironment, Rules, dqn_defaults
+from parallel_agents.games.grid import DIRECTIONS, MOVE_OFFSETS, MOVES, TURNING_MOVES, Grid, values_at
+from parallel_agents.games.kernels import Stream, TurnKey
+from parallel_agents.games.layout import AGENT, WALL, Field, Kind, blank_map, walled_map
+from parallel_agents.games.mechanics import (
+    Beam,
+    FixedCount,
+    Hits,
+    RandomSpawn,
+    Regrowth,
+    Respawn,
+    neighbour_cells,
+    neighbour_counts,
+    pair_neighbours,
+)
+from parallel_agents.games.observation import WindowObserver
+from parallel_agents.games.render import Recorder, draw_world, load_imageio, terminal_view, write_gif
+from parallel_agents.games.scripted import (
+    Episode,
+    best_directions,
+    direction_actions,
+    play,
+    random_policy,
+    walk_towards,
+)
 
 __all__ = [
+    "AGENT",
+    "DIRECTIONS",
     "MOVES",
+    "MOVE_OFFSETS",
     "TURNING_MOVES",
-    "WAYS",
+    "WALL",
     "Beam",
     "Episode",
     "Field",
+    "FixedCount",
     "Grid",
     "GridEnvironment",
     "Hits",
     "Kind",
-    "Moment",
+    "RandomSpawn",
     "Recorder",
     "Regrowth",
+    "Respawn",
     "Rules",
-    "Scattering",
-    "Sight",
-    "Spawning",
     "Stream",
-    "beside",
-    "blank",
-    "count",
-    "crowd",
-    "frame",
-    "go",
-    "meetings",
+    "TurnKey",
+    "WindowObserver",
+    "best_directions",
+    "blank_map",
+    "direction_actions",
+    "dqn_defaults",
+    "draw_world",
+    "load_imageio",
+    "neighbour_cells",
+    "neighbour_counts",
+    "pair_neighbours",
     "play",
-    "random_player",
-    "respawn",
-    "walled",
-    "ways",
+    "random_policy",
+    "terminal_view",
+    "values_at",
+    "walk_towards",
+    "walled_map",
     "write_gif",
 ]

@@ -1,19 +1,19 @@
-"""A grid game as an environment: what all of them share, so that a game only says what is its own.
+"""A grid game as an environment: everything that games share, so that a game states only its own rules.
 
 A game names its options (`Rules`), builds its grid (`build`), and overrides what differs:
 
-    begin_turn   what happens by itself each turn; here the spawnings
-    populate     what lies on a fresh field; here the spawnings again
-    earn         what agents get for what they entered; here its value
-    settle       what happens once all have moved (beams, meetings), and what it pays; here nothing
+    begin_turn   what happens at the start of each turn; by default `spawn_rules`
+    populate     what lies on a new field; by default `spawn_rules` and `fixed_counts`
+    earn         rewards for the cells that agents entered; by default the values of the kinds
+    settle       what happens after all agents have moved (beams, meetings), and its rewards; by default nothing
 
-`freeze` takes agents out for some turns. The same code serves the simultaneous and the sequential turn order.
+`freeze` stops agents from acting for some turns. The same code serves simultaneous and sequential turn order.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -21,119 +21,151 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 import structlog
 
-from parallel_agents.config import build_section
-from parallel_agents.environment import Agent, ParallelEnvironment
-from parallel_agents.errors import ConfigError, ContractError
-from parallel_agents.games.draw import beneath, frame, scores
-from parallel_agents.games.field import Field
-from parallel_agents.games.grid import Grid, Spawning
-from parallel_agents.games.kernels import Bytes, Flags, Floats, Ints, Moment, Stream
-from parallel_agents.games.record import Recorder
-from parallel_agents.games.sight import Sight
-from parallel_agents.seeding import Purpose, key, uniforms
-from parallel_agents.types import Array
-
-__all__ = ["GridEnvironment", "Rules"]
+from parallel_agents.core.config import build_section
+from parallel_agents.core.errors import ConfigError, ContractError
+from parallel_agents.core.seeding import Purpose, key, uniforms
+from parallel_agents.core.types import Array
+from parallel_agents.env import Agent, ParallelEnvironment
+from parallel_agents.games.grid import Grid
+from parallel_agents.games.kernels import Bytes, Flags, Floats, Ints, Stream, TurnKey
+from parallel_agents.games.layout import Field, Kind, walled_map
+from parallel_agents.games.mechanics import FixedCount, RandomSpawn
+from parallel_agents.games.observation import WindowObserver
+from parallel_agents.games.render import Recorder, draw_scores, draw_world, stack_vertically
 
 
 @dataclass(frozen=True, kw_only=True)
 class Rules:
-    """The `world` section of every grid game; a game's own keys are the fields of a subclass."""
+    """The `world` section of every grid game; a game adds its own keys as fields of a subclass."""
 
     agents: int = 8
     height: int = 21
     width: int = 21
     radius: int = 2
-    """How far agents see: windows of 2 * radius + 1 cells a side."""
+    """How far agents see: windows have 2 * radius + 1 cells a side."""
     observation: Literal["onehot", "rgb"] = "onehot"
     """A channel per kind, or three colours."""
 
     def __post_init__(self) -> None:
-        for name, least in (("agents", 1), ("height", 3), ("width", 3), ("radius", 0)):
-            if getattr(self, name) < least:
-                raise ConfigError(f"world.{name} is {getattr(self, name)}: give a whole number of at least {least}")
+        self.check_at_least(agents=1, height=3, width=3, radius=0)
+
+    def check_at_least(self, **least: int) -> None:
+        """Raise an error for each named key whose value is less than the given number."""
+        for name, number in least.items():
+            if getattr(self, name) < number:
+                raise ConfigError(f"world.{name} is {getattr(self, name)}: give a whole number of at least {number}")
+
+    def check_shares(self, *names: str) -> None:
+        """Raise an error for each named key whose value is not between 0 and 1."""
+        for name in names:
+            if not 0.0 <= getattr(self, name) <= 1.0:
+                raise ConfigError(f"world.{name} is {getattr(self, name)}: give a number from 0 to 1")
+
+
+def dqn_defaults(rules: Rules, *, epochs: int = 150, max_turns: int = 100, n_step: int = 3) -> dict[str, Any]:
+    """Return a `default_config` with which most games learn: DQN, exploring during the first half of the epochs."""
+    model = {"algorithm": "dqn", "n_step": n_step, "batch_size": 64, "gamma": 0.97, "epsilon_epochs": epochs // 2}
+    return {
+        "experiment": {"epochs": epochs, "max_turns": max_turns},
+        "world": asdict(rules),
+        "model": model,
+        "parallel": {"train_interval": 1},
+    }
 
 
 class GridEnvironment(ParallelEnvironment):
     """N agents on W copies of a field."""
 
     options: ClassVar[type[Rules]] = Rules
-    """What the `world` section may hold."""
+    """The class of the `world` section."""
     rules: Rules
     grid: Grid
-    sight: Sight
+    observer: WindowObserver
     egocentric: ClassVar[bool] = False
-    """Whether windows turn with the agents, as suits moves relative to where they face."""
-    spawnings: Sequence[Spawning] = ()
-    """What appears by itself, on a fresh field and at each turn."""
-    _frozen: Ints | None = None
-    """(N, W) turns for which agents are out; None: none ever was."""
+    """Whether windows turn with the agents, for games with moves relative to the heading."""
+    spawn_rules: Sequence[RandomSpawn] = ()
+    """What appears by itself, on a new field and at the start of each turn."""
+    fixed_counts: Sequence[FixedCount] = ()
+    """What is always there in fixed numbers: refilled on a new field and at the end of each turn."""
+    _frozen_turns: Ints | None = None
+    """(N, W) for how many more turns agents are frozen; None: no agent ever was."""
     _able: Flags | None = None
-    """(N, W) who may act in this turn."""
+    """(N, W) which agents may act in this turn; None: all."""
     earned: Array
-    """(N, W) what each agent has earned in its episode so far."""
+    """(N, W) the return of each agent in its episode so far."""
     recorder: Recorder | None = None
-    """Shown every turn before it begins."""
+    """Captures each turn before it begins."""
 
     @classmethod
     def defaults(cls, given: Mapping[str, Any]) -> Mapping[str, Any]:
-        """The game's own `model` section is for the algorithm that it names; another one has its own defaults."""
-        asked, own = (section.get("model", {}) for section in (given, cls.default_config))
-        other = isinstance(asked, Mapping) and asked.get("algorithm", own.get("algorithm")) != own.get("algorithm")
+        """Return the game's defaults, without its `model` section if the user names another algorithm than the game."""
+        requested, default = (section.get("model", {}) for section in (given, cls.default_config))
+        algorithm = default.get("algorithm")
+        other = isinstance(requested, Mapping) and requested.get("algorithm", algorithm) != algorithm
         return {**cls.default_config, "model": {}} if other else cls.default_config
 
     def build(self) -> Grid:
-        """The game's grid, after `self.rules`, in `self.n_worlds` worlds; it may set `self.spawnings` too."""
+        """Return the game's grid for `self.rules` and `self.n_worlds`; may set `spawn_rules` and `fixed_counts` too."""
         raise ContractError(f"{type(self).__name__}.build() is missing: return the game's Grid")
 
-    def grid_on(self, field: Field, **options: Any) -> Grid:
-        """A grid on a field, with as many agents and worlds and such a radius as the configuration says."""
+    def make_grid(self, field: Field, **options: Any) -> Grid:
+        """Return a grid on a field, with the agents, worlds and radius of the configuration."""
         rules = self.rules
         return Grid(field, agents=rules.agents, worlds=self.n_worlds, **{"radius": rules.radius} | options)
 
-    def populate(self, moment: Moment, which: Flags) -> None:
-        """Put what lies on a fresh field into the worlds of the (W,) mask; the agents stand there already."""
-        for rule in self.spawnings:
-            self.grid.spawn(rule, moment, Stream.POPULATE, which)
+    def make_walled_grid(self, kinds: Sequence[Kind], **options: Any) -> Grid:
+        """Return a grid on an empty field of the configured size, surrounded by a wall."""
+        return self.make_grid(Field(kinds, walled_map(self.rules.height, self.rules.width)), **options)
+
+    def populate(self, turn_key: TurnKey, world_mask: Flags) -> None:
+        """Put things on the new fields of the (W,) mask; the agents have been placed already."""
+        for rule in self.spawn_rules:
+            rule.spawn(turn_key, world_mask, Stream.POPULATE)
+        for count in self.fixed_counts:
+            count.refill(turn_key, world_mask, Stream.POPULATE)
 
     def earn(self, entered: Bytes, first: int) -> Floats:
-        """What the agents from `first` on get for the (n, W) codes they entered.
+        """Return the rewards of the agents from `first` on for the (n, W) codes they entered.
 
-        Gives (n, W), or (N, W) where others earn or lose by it too.
+        The rewards are (n, W), or (N, W) if other agents gain or lose too.
         """
         return self.grid.field.values.take(entered)
 
     def settle(self) -> Floats | None:
-        """What happens once all agents have moved; (N, W) what it pays, None: nothing.
+        """Apply what happens after all agents have moved, and return its (N, W) rewards; None: no rewards.
 
-        It comes at the end of a turn in both turn orders; `did` tells what agents chose.
+        It is called at the end of a turn in both turn orders; `chose` tells which actions agents took.
         """
         return None
 
-    def did(self, action: str) -> Flags:
-        """(N, W) who chose an action in this turn and was free to."""
+    def chose(self, action: str) -> Flags:
+        """Return (N, W) which agents took an action in this turn and were able to."""
         chosen: Flags = self._chosen == self.grid.actions.index(action)
         return chosen if self._able is None else chosen & self._able
 
-    def freeze(self, which: Flags, turns: int) -> None:
-        """Take the agents of the (N, W) mask out for so many turns, from the next one on."""
-        if self._frozen is None:
-            self._frozen = np.zeros(self.grid.headings.shape, np.int32)
-        np.maximum(self._frozen, turns, out=self._frozen, where=which)
+    def freeze(self, agent_mask: Flags, turns: int) -> None:
+        """Stop the agents of the (N, W) mask from acting for some turns, from the next one on."""
+        if self._frozen_turns is None:
+            self._frozen_turns = np.zeros(self.grid.headings.shape, np.int32)
+        np.maximum(self._frozen_turns, turns, out=self._frozen_turns, where=agent_mask)
 
-    def moment(self) -> Moment:
-        """Where this turn's draws are."""
+    def frozen(self) -> Flags:
+        """Return (N, W) which agents are frozen."""
+        return np.zeros(self.grid.headings.shape, np.bool_) if self._frozen_turns is None else self._frozen_turns > 0
+
+    def turn_key(self) -> TurnKey:
+        """Return the address of this turn's draws."""
         return (*self._key, self.epoch, self.turn)
 
     def draws(self, slots: int = 1, purpose: Purpose = Purpose.WORLD) -> Array:
-        """(N, W, slots) numbers in [0, 1) of this turn, each agent's own, for a game's rules or a scripted policy."""
+        """Return (N, W, slots) random numbers in [0, 1) of this turn, for a game's rules or a scripted policy."""
         agents, worlds = self.grid.headings.shape
-        who = [self.seed] * agents, purpose, range(agents), range(worlds)
-        numbers: Array = uniforms(*who, epoch=self.epoch, turns=1, slots=slots, first_turn=self.turn)[0]
+        address = [self.seed] * agents, purpose, range(agents), range(worlds)
+        numbers: Array = uniforms(*address, epoch=self.epoch, turns=1, slots=slots, first_turn=self.turn)[0]
         return numbers
 
     def recorders(self, folder: Path) -> Sequence[Recorder]:
-        """A recorder of the first world, each `experiment.record_period` epochs, if GIFs can be written."""
+        """Return a recorder of the first world, every `experiment.record_period` epochs, if GIFs can be written."""
         period = self.config.experiment.record_period
         if period and find_spec("imageio") is None:
             structlog.get_logger().warning(
@@ -144,90 +176,88 @@ class GridEnvironment(ParallelEnvironment):
             return ()
         return (Recorder(self, folder, every=period),) if period else ()
 
-    def frozen(self) -> Flags:
-        """(N, W) who is out of the game for now."""
-        return np.zeros(self.grid.headings.shape, np.bool_) if self._frozen is None else self._frozen > 0
-
-    def credit(self, rewards: Array) -> None:
-        """Add (N, W) rewards to what agents have earned in their episodes, for those who look on."""
-        super().credit(rewards)
+    def add_rewards(self, rewards: Array) -> None:
+        """Add (N, W) rewards to the returns that pictures and the terminal show."""
+        super().add_rewards(rewards)
         self.earned += rewards
 
     def render(self, world: int = 0, cell: int = 16) -> Bytes:
-        """A picture of one world as it is now, with what its agents have earned."""
-        picture = frame(self.grid, world, cell, frozen=self.frozen()[:, world])
-        return beneath(picture, scores(self.earned[:, world], picture.shape[1]))
+        """Return a picture of one world as it is now, with the returns of its agents."""
+        picture = draw_world(self.grid, world, cell, frozen=self.frozen()[:, world])
+        return stack_vertically(picture, draw_scores(self.earned[:, world], picture.shape[1]))
 
-    # -- the contract with the runtime -----------------------------------------------------------------------
+    # -- the environment's contract with the engine ------------------------------------------------------------
 
     def setup_agents(self) -> None:
-        """Build the grid, and give every agent a model that fits what it sees and can do."""
+        """Build the grid, and give every agent a model that fits its observations and actions."""
         self._key = key(self.seed, Purpose.WORLD)
         self.rules = build_section(self.options, self.config.world, "world")
         self.grid = self.build()
-        self.sight = Sight(
+        self.observer = WindowObserver(
             self.grid, radius=self.rules.radius, observation=self.rules.observation, egocentric=self.egocentric
         )
         self._chosen = np.full(self.grid.headings.shape, -1)
-        self._frozen = self._able = None
+        self._frozen_turns = self._able = None
         self.earned = np.zeros(self.grid.headings.shape)
-        seen, actions = self.sight.shape, len(self.grid.actions)
-        self.agents = [Agent(model=self.make_model(seen, actions)) for _ in self.grid.positions]
+        shape, actions = self.observer.shape, len(self.grid.actions)
+        self.agents = [Agent(model=self.make_model(shape, actions)) for _ in self.grid.positions]
 
     def populate_environment(self) -> None:
-        """A fresh field in every world."""
+        """Start every world on a new field."""
         self.reset_worlds(np.ones(self.n_worlds, np.bool_))
 
     def reset_worlds(self, which: Array) -> None:
-        """A fresh field in the worlds of the (W,) mask."""
-        self.grid.fresh(self.moment(), which)
+        """Start the worlds of the (W,) mask on a new field."""
+        self.grid.reset(self.turn_key(), which)
         self.earned[:, which] = 0.0
-        if self._frozen is not None:
-            self._frozen[:, which] = 0
-        self.populate(self.moment(), which)
+        if self._frozen_turns is not None:
+            self._frozen_turns[:, which] = 0
+        self.populate(self.turn_key(), which)
 
     def begin_turn(self) -> None:
-        """Let those who were frozen long enough go, and things appear."""
+        """Count frozen turns down, and spawn things."""
         if self.recorder is not None:
-            self.recorder.look()
-        if self._frozen is not None:
-            self._able = self._frozen == 0
-            self._frozen -= ~self._able
-        for rule in self.spawnings:
-            self.grid.spawn(rule, self.moment())
+            self.recorder.capture()
+        if self._frozen_turns is not None:
+            self._able = self._frozen_turns == 0
+            self._frozen_turns -= ~self._able
+        for rule in self.spawn_rules:
+            rule.spawn(self.turn_key())
 
     def observe(self) -> Array:
-        """(N, W, obs) in an array that is written anew at every call."""
-        return self.sight.all()
+        """Return (N, W, obs) in an array that every call overwrites."""
+        return self.observer.observe_all()
 
     def observe_agent(self, index: int) -> Array:
-        """(W, obs) what one agent sees now."""
-        return self.sight.one(index)
+        """Return (W, obs) what one agent observes now."""
+        return self.observer.observe_agent(index)
 
     def can_act(self) -> Flags | None:
-        """(N, W) who is not frozen in this turn; None: nobody ever was."""
+        """Return (N, W) which agents are not frozen in this turn; None: no agent ever was."""
         return self._able
 
     def apply_actions(self, actions: Array) -> Array:
-        """All agents act in list order."""
+        """Let all agents act in list order; return their (N, W) rewards."""
         return self._act(actions, 0)
 
     def apply_agent(self, index: int, actions: Array) -> Array:
-        """One agent acts; (W,) what it earned, or (N, W) if others earned by it too."""
-        earned = self._act(actions[None], index)
-        return earned[0] if len(earned) == 1 else earned
+        """Let one agent act; return (W,) its rewards, or (N, W) if other agents gain or lose too."""
+        rewards = self._act(actions[None], index)
+        return rewards[0] if len(rewards) == 1 else rewards
 
     def _act(self, actions: Array, first: int) -> Floats:
-        """Some agents act, from `first` on; after the last one, what follows is settled."""
+        """Let the agents from `first` on act; after the last agent, settle the turn."""
         entered = self.grid.move(actions, first, self.can_act())
-        earned = self.earn(entered, first)
+        rewards = self.earn(entered, first)
         self._chosen[first : first + len(actions)] = actions
         if first + len(actions) < len(self._chosen):
-            return earned
+            return rewards
         settled = self.settle()
+        for count in self.fixed_counts:
+            count.refill(self.turn_key())
         if settled is None:
-            return earned
-        if len(earned) == len(settled):
-            return earned + settled
-        settled[first:] += earned
+            return rewards
+        if len(rewards) == len(settled):
+            return rewards + settled
+        settled[first:] += rewards
         return settled

@@ -1,18 +1,18 @@
-"""The rules of the grid as compiled loops over worlds and agents.
+"""Compiled loops over worlds and agents: the rules of the grid.
 
-Every kernel runs over all W worlds, and those that concern agents over the agents `first … first + n - 1` in
-list order: with all N agents it is the simultaneous turn, with one it is that agent's part of a sequential
-turn. So both orders share one set of rules.
+Every kernel runs over all W worlds. Kernels that move agents run over the agents `first … first + n - 1` in list
+order: all N agents are a simultaneous turn, one agent is its part of a sequential turn, so both turn orders share
+one set of rules.
 
-`cells` is (W, L, H + 2m, C + 2m) uint8: the kind in every cell of every layer, 0 for none, within a margin of
-m cells that lie outside the field. Positions are those of the field, without the margin. Agents stand on
-the layer `layer`, and what else lies on that layer is gone once an agent enters its cell; what lies on other
-layers stays. Where a loop goes over cells, it counts them through in one flat array by unsigned numbers: an index
-that may be negative costs a test, and four of them cost more than the rules.
+`cells` is (W, L, H + 2m, C + 2m) uint8: the code of the kind in every cell of every layer, 0 for none, surrounded by
+a margin of m cells outside the field. Positions count from the field's corner, without the margin. Agents stand on
+the layer `layer`. An agent that enters a cell removes what lies there on its own layer; other layers are unchanged.
+Loops over cells use flat arrays and unsigned indices: an index that may be negative costs a test, and four such
+tests cost more than the rules.
 
-Random numbers. A draw's address is (world, epoch, turn, slot), and the slots of a turn are dealt to streams
-of 2**34 slots each: block `(stream << 32) + j` holds the slots 4j … 4j + 3 of its stream. `Stream` names the
-streams, every kernel's docstring says what its slots decide, and no draw depends on W.
+Random numbers: the address of a draw is (world, epoch, turn, slot). The slots of a turn are divided into streams of
+2**34 slots each; block `(stream << 32) + j` holds the slots 4j … 4j + 3 of its stream. `Stream` names the streams, the
+docstring of each kernel says what its slots decide, and no draw depends on W.
 """
 
 from __future__ import annotations
@@ -23,194 +23,198 @@ from enum import IntEnum
 import numpy as np
 from numpy.typing import NDArray
 
-from parallel_agents.compiled import njit
-from parallel_agents.seeding import draw, uniform
-
-__all__ = ["Moment", "Stream", "block", "clear", "move", "place", "spawn"]
+from parallel_agents.core.compiled import njit
+from parallel_agents.core.seeding import draw, uniform
 
 Bytes = NDArray[np.uint8]
 Flags = NDArray[np.bool_]
 Floats = NDArray[np.float32]
 Ints = NDArray[np.int32]
-Chances = NDArray[np.float64]
-Moment = tuple[int, int, int, int]
-"""Where the draws of a turn are: the two words of their key, the epoch, the turn."""
+Probabilities = NDArray[np.float64]
+TurnKey = tuple[int, int, int, int]
+"""The address of a turn's draws: the two words of the random key, the epoch, the turn."""
+GridArrays = tuple[Bytes, int, int, Ints, Bytes, Bytes, Flags]
+"""cells, margin, layer, positions (N, W, 2), headings (N, W), agent_kinds (N, W), passable (K + 1,).
+
+It is a plain tuple because numba needs 0.8 µs longer per call for a named one, a seventh of a turn of treasure hunt.
+Every array costs 0.1 µs, so kernels that need only the cells take only these.
+"""
 
 Words = tuple[np.uint64, np.uint64, np.uint64, np.uint64]
 _ONE, _TWO = np.uint64(1), np.uint64(2)
 
 
 class Stream(IntEnum):
-    """To what the slots of one turn in one world are dealt: 256 streams for each purpose."""
+    """The streams of a turn in one world: 256 for each purpose."""
 
     PLACE = 0x100
-    """Where agents start. (The streams below are left to `numpy` generators that stand at slot 0.)"""
+    """Where agents start. (Streams below this one are left to numpy generators that start at slot 0.)"""
     SPAWN = 0x200
-    """+ i: the i-th rule of the grid that draws, each turn."""
+    """+ i: rule i of the grid, each turn."""
     POPULATE = 0x300
-    """+ i: the i-th rule of the grid that draws, on a fresh field."""
+    """+ i: rule i of the grid, when a world is reset."""
 
 
 @njit(cache=True, inline="always")  # type: ignore[untyped-decorator]
-def block(moment: Moment, stream: int, j: int, world: int) -> Words:
-    """Slots 4j … 4j + 3 of a stream, for kernels."""
+def block(turn_key: TurnKey, stream: int, j: int, world: int) -> Words:
+    """Return slots 4j … 4j + 3 of a stream."""
     words: Words = draw(
-        np.uint64(moment[0]),
-        np.uint64(moment[1]),
+        np.uint64(turn_key[0]),
+        np.uint64(turn_key[1]),
         (np.uint64(stream) << np.uint64(32)) + np.uint64(j),
-        np.uint64(moment[3]),
-        np.uint64(moment[2]),
+        np.uint64(turn_key[3]),
+        np.uint64(turn_key[2]),
         np.uint64(world),
     )
     return words
 
 
 @njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
-def clear(cells: Bytes, template: Bytes, which: Flags) -> None:
-    """Put the bare field, (L, H + 2m, C + 2m), into the worlds of the mask."""
+def reset(cells: Bytes, template: Bytes, world_mask: Flags) -> None:
+    """Copy the initial field, (L, H + 2m, C + 2m), into the worlds of the mask."""
     for w in range(cells.shape[0]):
-        if which[w]:
+        if world_mask[w]:
             cells[w] = template
 
 
 @njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
-def place(
-    cells: Bytes,
-    margin: int,
-    layer: int,
-    positions: Ints,
-    headings: Bytes,
-    looks: Bytes,
-    sites: Ints,
-    moment: Moment,
-    which: Flags,
-) -> None:
-    """Stand the N agents on different sites out of (S, 2), S >= N, every way to do so being equally likely.
+def place(grid: GridArrays, sites: Ints, turn_key: TurnKey, world_mask: Flags) -> None:
+    """Place the N agents on different sites out of (S, 2), S >= N; every arrangement is equally likely.
 
-    These are the first N steps of a Fisher-Yates shuffle. Slots of agent n: 2n, where it stands; 2n + 1,
-    which of the four ways it faces.
+    These are the first N steps of a Fisher-Yates shuffle. Slots of agent n: 2n is its site, 2n + 1 its heading.
     """
-    agents, worlds = looks.shape
+    cells, margin, layer = grid[:3]
+    positions, headings, agent_kinds = grid[3:6]
+    agents, worlds = agent_kinds.shape
     order = np.empty(len(sites), np.int64)
     for w in range(worlds):
-        if not which[w]:
+        if not world_mask[w]:
             continue
         for s in range(len(sites)):
             order[s] = s
         for n in range(agents):
-            a, b, c, d = block(moment, Stream.PLACE, n // 2, w)
-            where, facing = (a, b) if n % 2 == 0 else (c, d)
-            s = n + int(uniform(where) * (len(sites) - n))
+            a, b, c, d = block(turn_key, Stream.PLACE, n // 2, w)
+            site_word, heading_word = (a, b) if n % 2 == 0 else (c, d)
+            s = n + int(uniform(site_word) * (len(sites) - n))
             order[n], order[s] = order[s], order[n]
             y, x = sites[order[n], 0], sites[order[n], 1]
             positions[n, w, 0], positions[n, w, 1] = y, x
-            headings[n, w] = np.uint8(uniform(facing) * 4.0)
-            cells[w, layer, y + margin, x + margin] = looks[n, w]
+            headings[n, w] = np.uint8(uniform(heading_word) * 4.0)
+            cells[w, layer, y + margin, x + margin] = agent_kinds[n, w]
 
 
 @njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
 def spawn(
     cells: Bytes,
     margin: int,
-    layer: int,
-    sites: Ints,
-    kinds: Bytes,
-    over: int,
-    chances: Chances,
-    moment: Moment,
+    target: tuple[int, Ints, Bytes, int],
+    probabilities: Probabilities,
+    turn_key: TurnKey,
     stream: int,
-    which: Flags,
+    world_mask: Flags,
 ) -> None:
-    """Let something appear on each of (S, 2) sites with its world's chance, each of `kinds` equally likely.
+    """Spawn one of several kinds on each site with the probability of its world; all kinds are equally likely.
 
-    The sites are S independent Bernoulli trials; a success where the layer holds not `over` has no effect.
-    Rather than a number per site, the kernel draws the gap to the next success, P(gap >= g) = (1 - p)^g. Slot
-    j is the j-th success of its world: u * len(kinds) has the kind as its whole part, and its fraction,
-    uniform again, gives the gap before it.
+    `target` holds the layer, the (S, 2) sites, the codes of the kinds, and the code that they replace. The sites are S
+    independent Bernoulli trials; a success has no effect where another code lies. Instead of a number per site, the
+    kernel draws the gap to the next success, P(gap >= g) = (1 - p)^g. Slot j is success j of its world: the whole part
+    of u * len(kinds) is the kind; its fraction, again uniform, gives the gap.
     """
+    layer, sites, kinds, over = target
     worlds, layers, height, width = cells.shape
     flat = cells.reshape(-1)
-    chance, miss = 0.0, 0.0
+    probability, scale = 0.0, 0.0
     for w in range(worlds):
-        world = np.uint64((w * layers + layer) * height * width)
-        if chances[w] != chance:  # a logarithm per world would cost as much as the draws
-            chance = chances[w]
-            miss = 1.0 / math.log1p(-chance) if 0.0 < chance < 1.0 else -0.0
-        site = -1 if which[w] and chance > 0.0 else len(sites)
+        plane = np.uint64((w * layers + layer) * height * width)
+        if probabilities[w] != probability:  # a logarithm per world would cost as much as the draws
+            probability = probabilities[w]
+            scale = 1.0 / math.log1p(-probability) if 0.0 < probability < 1.0 else -0.0
+        site = -1 if world_mask[w] and probability > 0.0 else len(sites)
         j = 0
         while site < len(sites):
-            for word in block(moment, stream, j, w):
+            for word in block(turn_key, stream, j, w):
                 u = uniform(word) * len(kinds)
-                choice = int(u)
-                gap = math.log(1.0 + (choice - u)) * miss
-                # compared as a float: it may be too large for an integer, or infinity times nothing
+                kind = int(u)
+                gap = math.log(1.0 + (kind - u)) * scale
+                # Compared as a float: it may be too large for an integer, or infinity times zero.
                 if not gap < len(sites) - 1 - site:
                     site = len(sites)
                     break
                 site += 1 + int(gap)
-                at = world + np.uint64((sites[site, 0] + margin) * width + sites[site, 1] + margin)
-                if flat[at] == over:
-                    flat[at] = kinds[choice]
+                cell = plane + np.uint64((sites[site, 0] + margin) * width + sites[site, 1] + margin)
+                if flat[cell] == over:
+                    flat[cell] = kinds[kind]
             j += 1
 
 
 @njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
-def move(
-    cells: Bytes,
-    margin: int,
-    layer: int,
-    positions: Ints,
-    headings: Bytes,
-    looks: Bytes,
-    passable: Flags,
-    steps: NDArray[np.int8],
-    actions: NDArray[np.int64],
-    first: int,
-    able: Flags,
-    entered: Bytes,
-) -> int:
-    """Let n agents do their (n, W) actions in list order; (n, W) `entered` gets the kinds they walked onto.
+def count(cells: Bytes, margin: int, layer: int, sites: Ints, code: int) -> Ints:
+    """Return (W,) the number of sites on which a kind lies."""
+    worlds, layers, height, width = cells.shape
+    flat = cells.reshape(-1)
+    offsets = np.empty(len(sites), np.uint64)
+    for s in range(len(sites)):
+        offsets[s] = ((layer * height) + sites[s, 0] + margin) * width + sites[s, 1] + margin
+    counts = np.zeros(worlds, np.int32)
+    for w in range(worlds):
+        total, world = 0, np.uint64(w * layers * height * width)
+        for offset in offsets:
+            total += flat[world + offset] == code
+        counts[w] = total
+    return counts
 
-    `steps`, (A, 4, 3), says for each action and heading: rows, columns, and the heading after it. An agent
-    turns, and moves if every layer of the cell it steps to is passable. Where it stays, or is not `able`, (N, W), it
-    enters 0. Gives -1, or, before anything has moved, the place in `actions` of one that does not exist.
+
+@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+def move(
+    grid: GridArrays, able: Flags, step_table: NDArray[np.int8], actions: NDArray[np.int64], first: int, entered: Bytes
+) -> int:
+    """Let n agents take their (n, W) actions in list order; write the codes they entered into (n, W) `entered`.
+
+    `step_table`, (A, 4, 3), holds rows, columns and the new heading for each action and heading. An agent turns, and
+    it moves if every layer of the next cell is passable. It enters 0 where it stays or is not `able`, (N, W). Returns
+    -1, or, before any agent has moved, the index in `actions` of an action that does not exist.
     """
+    cells, margin, layer = grid[:3]
+    positions, headings, agent_kinds = grid[3:6]
+    passable = grid[6]
     agents, worlds = actions.shape
-    wrong = 0
-    for action in actions.flat:  # to the end: so it is compiled to a few wide comparisons
-        wrong += int((action < 0) | (action >= len(steps)))
-    if wrong:
-        return int(np.argmax((actions < 0) | (actions >= len(steps))))
+    invalid = 0
+    for action in actions.flat:  # without an early exit, so that it compiles to a few wide comparisons
+        invalid += int((action < 0) | (action >= len(step_table)))
+    if invalid:
+        return int(np.argmax((actions < 0) | (actions >= len(step_table))))
     _, layers, height, width = cells.shape
     plane = np.uint64(height * width)
-    stood = plane * np.uint64(layer)
-    flat, at, ways, shown = cells.reshape(-1), positions.reshape(-1), headings.reshape(-1), looks.reshape(-1)
-    moves, step, free_to, taken = actions.reshape(-1), steps.reshape(-1), able.reshape(-1), entered.reshape(-1)
+    to_layer = plane * np.uint64(layer)
+    flat, coordinates, facing, bodies = (
+        cells.reshape(-1), positions.reshape(-1), headings.reshape(-1), agent_kinds.reshape(-1),
+    )  # fmt: skip
+    chosen, steps, may_act, codes = actions.reshape(-1), step_table.reshape(-1), able.reshape(-1), entered.reshape(-1)
     for w in range(worlds):
         world = np.uint64(w * layers * height * width)
         for i in range(agents):
-            asked, n = np.uint64(i * worlds + w), np.uint64((first + i) * worlds + w)
-            if not free_to[n]:
-                taken[asked] = 0
+            row, n = np.uint64(i * worlds + w), np.uint64((first + i) * worlds + w)
+            if not may_act[n]:
+                codes[row] = 0
                 continue
-            y_at, x_at = _TWO * n, _TWO * n + _ONE
-            way = np.uint64(moves[asked] * 12 + ways[n] * 3)
-            down, right = step[way], step[way + _ONE]
-            ways[n] = step[way + _TWO]
-            here = world + np.uint64((at[y_at] + margin) * width + at[x_at] + margin)
-            there = here + np.uint64(down * width + right)  # a step back is a large unsigned one: the same
+            y_index, x_index = _TWO * n, _TWO * n + _ONE
+            step = np.uint64(chosen[row] * 12 + facing[n] * 3)
+            down, right = steps[step], steps[step + _ONE]
+            facing[n] = steps[step + _TWO]
+            here = world + np.uint64((coordinates[y_index] + margin) * width + coordinates[x_index] + margin)
+            there = here + np.uint64(down * width + right)  # a negative step wraps round, with the same result
             free = True
             kind = np.uint8(0)
-            lying = there
+            cell = there
             for any_layer in range(layers):
-                code = flat[lying]
+                code = flat[cell]
                 free &= passable[code]
                 kind = code if code and any_layer <= layer else kind
-                lying += plane
-            # Selected, not branched on: whether a step is free cannot be foretold.
-            taken[asked] = kind if free else 0
-            flat[here + stood] = 0
-            flat[(there if free else here) + stood] = shown[n]
-            at[y_at] += down if free else 0
-            at[x_at] += right if free else 0
+                cell += plane
+            # Selected without a branch: the processor cannot predict whether a step is free.
+            codes[row] = kind if free else 0
+            flat[here + to_layer] = 0
+            flat[(there if free else here) + to_layer] = bodies[n]
+            coordinates[y_index] += down if free else 0
+            coordinates[x_index] += right if free else 0
     return -1

@@ -1,12 +1,15 @@
 """Market worlds: a bidding problem discovered from data, simulated in many different worlds at once.
 
-- sample: exports drawn from hidden parameters, the data of a first run and the oracle of the tests
-- discovery: from a GA4 export and an advertiser's reports to `Patterns`, every number with interval and provenance
-- worlds: from patterns to `World`s, no two alike, no number typed in
-- simulation: `MarketWorlds`, W worlds stepped as one
-- environment: `MarketEnvironment`, the same as agents' environment
-- importance: training with importance sampling
-- montecarlo: one agent in a hundred worlds at once, training on what it meets there, and robust strategies
+sample                exports drawn from hidden parameters: data for a first run, and known answers for the tests
+discovery             a GA4 export and an advertiser's reports -> `Patterns`, every number with interval and source
+world_variants        patterns -> `World`s of different `world_types`, every number drawn from the data
+simulation            `MarketWorlds`: many worlds stepped together
+actions               what a bidder can do, in three forms
+market_environment    `MarketEnvironment`: bidders × worlds as a `ParallelEnvironment`
+policy_agents         how simulators and trainers call an agent
+importance_training   training with importance sampling; importance_tuning compares settings of it
+montecarlo            one agent in many worlds at once, training on its experiences, and robust strategies
+compare               two ways to train, compared on paired seeds; market_plots draws results
 """
 
 from __future__ import annotations
@@ -14,37 +17,15 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-_MONTE_CARLO = (
-    "ExperienceBuffer",
-    "MonteCarloSimulator",
-    "MonteCarloTrainingConfig",
-    "MonteCarloTrainingOrchestrator",
-    "ParallelWorldOrchestrator",
-    "ParallelWorldSimulator",
-    "detect_convergence_patterns",
-)
-_HOMES = {
-    "MarketEnvironment": "environment",
-    "WorldType": "worlds",
-    "patterns_of": "source",
-    **dict.fromkeys(_MONTE_CARLO, "montecarlo"),
-}
-
-__all__ = [
-    "ExperienceBuffer",
-    "MarketEnvironment",
-    "MonteCarloSimulator",
-    "MonteCarloTrainingConfig",
-    "MonteCarloTrainingOrchestrator",
-    "ParallelWorldOrchestrator",
-    "ParallelWorldSimulator",
-    "WorldType",
-    "detect_convergence_patterns",
-    "patterns_of",
-]
-
 if TYPE_CHECKING:
-    from parallel_agents.market.environment import MarketEnvironment
+    from parallel_agents.market.importance_training import (
+        ImportanceSamplingTrainingConfiguration,
+        ImportanceSamplingTrainingMetrics,
+        ImportanceSamplingTrainingOrchestrator,
+        create_importance_sampling_trainer,
+        integrate_importance_sampling_with_training,
+    )
+    from parallel_agents.market.market_environment import MarketEnvironment
     from parallel_agents.market.montecarlo import (
         ExperienceBuffer,
         MonteCarloSimulator,
@@ -54,11 +35,42 @@ if TYPE_CHECKING:
         ParallelWorldSimulator,
         detect_convergence_patterns,
     )
-    from parallel_agents.market.source import patterns_of
-    from parallel_agents.market.worlds import WorldType
+    from parallel_agents.market.pattern_source import load_patterns
+    from parallel_agents.market.policy_agents import ExternalUpdateAgent
+    from parallel_agents.market.world_types import WorldType
+
+__all__ = [
+    "ExperienceBuffer",
+    "ExternalUpdateAgent",
+    "ImportanceSamplingTrainingConfiguration",
+    "ImportanceSamplingTrainingMetrics",
+    "ImportanceSamplingTrainingOrchestrator",
+    "MarketEnvironment",
+    "MonteCarloSimulator",
+    "MonteCarloTrainingConfig",
+    "MonteCarloTrainingOrchestrator",
+    "ParallelWorldOrchestrator",
+    "ParallelWorldSimulator",
+    "WorldType",
+    "create_importance_sampling_trainer",
+    "detect_convergence_patterns",
+    "integrate_importance_sampling_with_training",
+    "load_patterns",
+]
+
+_MODULES = {
+    "ExternalUpdateAgent": "policy_agents",
+    "MarketEnvironment": "market_environment",
+    "WorldType": "world_types",
+    "create_importance_sampling_trainer": "importance_training",
+    "integrate_importance_sampling_with_training": "importance_training",
+    "load_patterns": "pattern_source",
+}
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
+    """Import a public name when it is first used, so that `--help` loads nothing heavy."""
+    if name not in __all__:
         raise AttributeError(f"module 'parallel_agents.market' has no attribute {name!r}")
-    return getattr(importlib.import_module(f"parallel_agents.market.{_HOMES[name]}"), name)
+    default = "importance_training" if name.startswith("ImportanceSampling") else "montecarlo"
+    return getattr(importlib.import_module(f"parallel_agents.market.{_MODULES.get(name, default)}"), name)

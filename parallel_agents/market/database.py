@@ -1,8 +1,9 @@
-"""SQL that names from data cannot change, and DuckDB connections that reach no file but those they were given.
+"""Safe SQL: quote names and values that come from data, and open DuckDB connections that can read only given files.
 
-Every name, path and word that comes from data or from a user goes into a statement through `identifier`, `text` or
-`files`. A connection of `connect` can read what it was opened with and nothing else: no other file, no network, no
-extension, no way to undo that. So a table whose name is a statement, or a view over `/etc/passwd`, does nothing.
+Every name, path and string that comes from data or from a user goes into a statement through `identifier`, `literal`
+or `path_list`. A connection of `connect` can read the files and the database it was opened with and nothing else: no
+other file, no network, no extension. It cannot lift these limits. So a table whose name is a statement, or a view over
+a file of the machine, does no harm.
 """
 
 from __future__ import annotations
@@ -13,12 +14,10 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from parallel_agents.errors import ConfigError
+from parallel_agents.core.errors import ConfigError
 
 if TYPE_CHECKING:
     import duckdb
-
-__all__ = ["ATTACHED", "bigquery_path", "connect", "driver", "files", "identifier", "text"]
 
 ATTACHED = "given"  # the name under which `connect` attaches a database
 _NO_EXTENSIONS = {"autoinstall_known_extensions": "false", "autoload_known_extensions": "false"}
@@ -26,8 +25,8 @@ _PROJECT = re.compile(r"[a-z][a-z0-9.:-]{0,126}")  # may begin with a domain: ex
 _BIGQUERY_NAME = re.compile(r"[A-Za-z0-9_]{1,1024}")
 
 
-def driver() -> Any:
-    """Return the `duckdb` module, or raise an error that says what to install."""
+def load_duckdb() -> Any:
+    """Import and return `duckdb`; raise an error that says what to install if it is missing."""
     try:
         import duckdb
     except ImportError as error:
@@ -35,8 +34,18 @@ def driver() -> Any:
     return duckdb
 
 
+def load_pyarrow(user: str, extra: str = "data") -> Any:
+    """Import and return `pyarrow`; raise an error that names its `user` and the extra to install if it is missing."""
+    try:
+        import pyarrow
+        import pyarrow.parquet
+    except ImportError as error:
+        raise ConfigError(f"{user} needs pyarrow: install parallel-agents[{extra}]") from error
+    return pyarrow
+
+
 def identifier(*names: str) -> str:
-    """Return a name, or the parts of a dotted one, quoted for SQL.
+    """Return a name, or the parts of a dotted name, quoted for SQL.
 
     >>> identifier("main", 'x"; DROP TABLE y')
     '"main"."x""; DROP TABLE y"'
@@ -46,10 +55,10 @@ def identifier(*names: str) -> str:
     return ".".join('"' + name.replace('"', '""') + '"' for name in names)
 
 
-def text(value: str) -> str:
-    """Return a string as a literal of SQL.
+def literal(value: str) -> str:
+    """Return a string as an SQL literal.
 
-    >>> text("what's wrong")
+    >>> literal("what's wrong")
     "'what''s wrong'"
     """
     if "\0" in value:
@@ -57,21 +66,23 @@ def text(value: str) -> str:
     return "'" + value.replace("'", "''") + "'"
 
 
-def files(paths: Iterable[Path]) -> str:
-    """Return paths as a list in SQL, each meaning exactly one file: DuckDB would take * ? [ as a pattern of names."""
-    for path in paths:
-        if any(mark in _absolute(path) for mark in "*?["):
+def path_list(paths: Iterable[Path]) -> str:
+    """Return paths as an SQL list of exact files; refuse * ? and [, which DuckDB would expand as a pattern."""
+    absolute = [os.path.abspath(path) for path in paths]
+    for path in absolute:
+        if any(mark in path for mark in "*?["):
             raise ConfigError(f"{path}: a path with * ? or [ would be read as a pattern; rename the file or folder")
-    return "[" + ", ".join(text(_absolute(path)) for path in paths) + "]"
+    return "[" + ", ".join(map(literal, absolute)) + "]"
 
 
 def connect(readable: Sequence[Path] = (), *, database: Path | None = None) -> duckdb.DuckDBPyConnection:
-    """Open a DuckDB in memory that can read the given files, and a database attached as `ATTACHED`, and no more."""
-    connection: duckdb.DuckDBPyConnection = driver().connect(config=_NO_EXTENSIONS)
+    """Open a DuckDB in memory that can read only the given files and a database attached read-only as `ATTACHED`."""
+    connection: duckdb.DuckDBPyConnection = load_duckdb().connect(config=_NO_EXTENSIONS)
     try:
         if database is not None:  # its type is named: DuckDB would fetch an extension for a file of another database
-            connection.execute(f"ATTACH {text(_absolute(database))} AS {ATTACHED} (READ_ONLY, TYPE duckdb)")
-        connection.execute(f"SET allowed_paths = {files(readable)}")
+            path = literal(os.path.abspath(database))
+            connection.execute(f"ATTACH {path} AS {ATTACHED} (READ_ONLY, TYPE duckdb)")
+        connection.execute(f"SET allowed_paths = {path_list(readable)}")
         connection.execute("SET enable_external_access = false")
         connection.execute("SET lock_configuration = true")
     except BaseException:
@@ -81,20 +92,16 @@ def connect(readable: Sequence[Path] = (), *, database: Path | None = None) -> d
 
 
 def bigquery_path(project: str, dataset: str, *table: str) -> str:
-    """Return a dotted path of BigQuery, which cannot quote what stands in it: names of any other form are refused.
+    """Return a dotted BigQuery path; refuse names that BigQuery does not allow, since such a path cannot be quoted.
 
     >>> bigquery_path("my-project", "analytics_1", "events_20240101")
     'my-project.analytics_1.events_20240101'
     """
     if not _PROJECT.fullmatch(project):
-        raise ConfigError(f"{project!r} is no BigQuery project: give its id, such as my-project")
+        raise ConfigError(f"{project!r} is not a BigQuery project: give its id, such as my-project")
     for name in (dataset, *table):
         if not _BIGQUERY_NAME.fullmatch(name):
             raise ConfigError(
-                f"{name!r} is no BigQuery dataset or table: only letters, digits and _ can be in its name"
+                f"{name!r} is not a BigQuery dataset or table: only letters, digits and _ can be in its name"
             )
     return ".".join((project, dataset, *table))
-
-
-def _absolute(path: Path) -> str:
-    return os.path.abspath(path)

@@ -1,20 +1,18 @@
-"""The conformance suite: what a world, a model or a buffer must keep to, as checks that say how to mend it.
+"""The conformance suite: checks of a user's environment or buffer, each with advice on how to fix what it finds.
 
     from parallel_agents.testing import check_buffer, check_environment
 
     for finding in check_environment(MyGame):
         print(finding)
 
-or `parallel-agents check my_game.py`. Every check runs the real engine on your own environment; none is a mock.
+or `parallel-agents check my_game.py`. Every check runs the real engine on your own environment; nothing is mocked.
 
-trace        what an environment shows and gives, turn by turn, and where two runs first differ
-generators   traps on the global random generators
-conformance  the checks of an environment
-buffers      the checks of a buffer
+conformance  the checks of an environment and of a buffer
+trace        what an environment returned, call by call, and where two runs first differ
+generators   an error for every use of a global random generator
 """
 
-from parallel_agents.testing.buffers import check_buffer
-from parallel_agents.testing.conformance import Finding, check_environment
+from parallel_agents.testing.conformance import Finding, check_buffer, check_environment
 from parallel_agents.testing.generators import no_global_generators
 from parallel_agents.testing.trace import Trace, first_difference, record
 

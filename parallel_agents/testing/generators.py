@@ -1,4 +1,4 @@
-"""Traps on the global random generators: whoever draws from one is named."""
+"""An error for every use of a global random generator, with the name of the function."""
 
 from __future__ import annotations
 
@@ -10,11 +10,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from parallel_agents.errors import ContractError
+from parallel_agents.core.errors import ContractError
 
-__all__ = ["no_global_generators"]
-
-TRAPS: tuple[tuple[Any, str, tuple[str, ...]], ...] = (
+GLOBAL_FUNCTIONS: tuple[tuple[Any, str, tuple[str, ...]], ...] = (
     (random, "random", ("seed", "random", "randint", "randrange", "choice", "choices", "shuffle", "sample", "uniform",
                         "gauss", "betavariate", "expovariate")),
     (np.random, "np.random", ("seed", "random", "rand", "randn", "randint", "choice", "shuffle", "permutation",
@@ -24,31 +22,31 @@ TRAPS: tuple[tuple[Any, str, tuple[str, ...]], ...] = (
                       "multinomial", "rand_like", "randn_like", "randint_like")),
     (torch.Tensor, "Tensor", ("normal_", "uniform_", "random_", "bernoulli_", "exponential_", "geometric_")),
 )  # fmt: skip
-"""Owner, what it is called, and its functions that draw from, or seed, a generator that everybody shares."""
+"""A module or class, its name in errors, and its functions that draw from, or seed, a global generator."""
 
 
 @contextlib.contextmanager
 def no_global_generators() -> Iterator[None]:
-    """While the block runs, every draw from a global generator raises `ContractError` with its name.
+    """Raise `ContractError` for every draw from a global generator while the block runs.
 
     >>> with no_global_generators():
     ...     random.random()
     Traceback (most recent call last):
         ...
-    parallel_agents.errors.ContractError: random.random() draws from a generator that everybody shares
+    parallel_agents.core.errors.ContractError: random.random() draws from a generator that everybody shares
     """
-    before = [(owner, name, getattr(owner, name)) for owner, _, names in TRAPS for name in names]
+    originals = [(owner, name, getattr(owner, name)) for owner, _, names in GLOBAL_FUNCTIONS for name in names]
     try:
-        for owner, title, names in TRAPS:
+        for owner, title, names in GLOBAL_FUNCTIONS:
             for name in names:
-                setattr(owner, name, _trap(f"{title}.{name}"))
+                setattr(owner, name, _raise_on_call(f"{title}.{name}"))
         yield
     finally:
-        for owner, name, real in before:
-            setattr(owner, name, real)
+        for owner, name, original in originals:
+            setattr(owner, name, original)
 
 
-def _trap(name: str) -> Callable[..., Any]:
+def _raise_on_call(name: str) -> Callable[..., Any]:
     def forbidden(*_: Any, **__: Any) -> Any:
         raise ContractError(f"{name}() draws from a generator that everybody shares")
 

@@ -1,4 +1,4 @@
-"""What an environment shows and gives, turn by turn, and where two runs first differ."""
+"""What an environment returned, call by call, and where two runs first differ."""
 
 from __future__ import annotations
 
@@ -9,41 +9,42 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from parallel_agents.environment import Environment
-from parallel_agents.types import Array
-
-__all__ = ["Entry", "Trace", "first_difference", "record"]
+from parallel_agents.core.types import Array
+from parallel_agents.env import Environment
 
 HOOKS = ("observe", "observe_agent", "can_act", "apply_actions", "apply_agent", "dones")
 
 
 class Entry(NamedTuple):
-    """One call of the engine, and what the environment answered."""
+    """One call of a hook by the engine, and what the environment returned."""
 
     epoch: int
     turn: int
     hook: str
     values: list[Array]
-    """Copies, so that a later change of an array does not change what was shown."""
+    """Copies, so that later changes of the arrays do not matter."""
+
+    def __str__(self) -> str:
+        return f"{self.hook}() in epoch {self.epoch}, turn {self.turn}"
 
 
 @dataclass
 class Trace:
-    """Every answer of an environment, in order."""
+    """Every call of a hook, in order."""
 
     entries: list[Entry] = field(default_factory=list)
     impure: Entry | None = None
-    """The first observation that changed when it was asked for again."""
+    """The first `observe()` that returned something different when it was called again."""
     overwrites: Entry | None = None
-    """The first call that left other actions in its argument than it was given."""
+    """The first call that changed the actions in its argument."""
 
     def of(self, hook: str) -> list[Entry]:
-        """The answers of one hook."""
+        """Return the calls of one hook."""
         return [entry for entry in self.entries if entry.hook == hook]
 
 
 def record(environment: Environment) -> Trace:
-    """Let an environment write down what it answers; call it before the run."""
+    """Record what an environment returns from now on; call it before the run."""
     trace = Trace()
     for hook in HOOKS:
         setattr(environment, hook, _recorded(environment, hook, getattr(environment, hook), trace))
@@ -52,33 +53,33 @@ def record(environment: Environment) -> Trace:
 
 def _recorded(environment: Environment, hook: str, call: Callable[..., Any], trace: Trace) -> Callable[..., Any]:
     @wraps(call)
-    def answer(*given: Any) -> Any:
-        before = arrays_of(given[-1]) if hook.startswith("apply") else []
-        found = call(*given)
-        entry = Entry(environment.epoch, environment.turn, hook, arrays_of(found))
+    def recorded(*args: Any) -> Any:
+        actions = copied_arrays(args[-1]) if hook.startswith("apply") else []
+        result = call(*args)
+        entry = Entry(environment.epoch, environment.turn, hook, copied_arrays(result))
         trace.entries.append(entry)
-        if before and trace.overwrites is None and not same(arrays_of(given[-1]), before):
+        if actions and trace.overwrites is None and not equal_bytes(copied_arrays(args[-1]), actions):
             trace.overwrites = entry
-        if hook == "observe" and trace.impure is None and not same(arrays_of(call()), entry.values):
+        if hook == "observe" and trace.impure is None and not equal_bytes(copied_arrays(call()), entry.values):
             trace.impure = entry
-        return found
+        return result
 
-    return answer
+    return recorded
 
 
-def arrays_of(value: Any) -> list[Array]:
-    """Copies of the arrays in an answer: one, several, or none."""
+def copied_arrays(value: Any) -> list[Array]:
+    """Return copies of the arrays in a hook's result: one, several, or none."""
     if value is None:
         return []
     if isinstance(value, tuple | list):
-        return [array for own in value for array in arrays_of(own)]
+        return [array for item in value for array in copied_arrays(item)]
     if isinstance(value, dict):
-        return [array for name in sorted(value) for array in arrays_of(value[name])]
+        return [array for name in sorted(value) for array in copied_arrays(value[name])]
     return [np.array(value)]
 
 
-def same(one: list[Array], other: list[Array]) -> bool:
-    """Equal types, shapes and bytes."""
+def equal_bytes(one: list[Array], other: list[Array]) -> bool:
+    """Return True if arrays have equal types, shapes and bytes."""
     return len(one) == len(other) and all(
         a.dtype == b.dtype and a.shape == b.shape and a.tobytes() == b.tobytes()
         for a, b in zip(one, other, strict=True)
@@ -86,12 +87,12 @@ def same(one: list[Array], other: list[Array]) -> bool:
 
 
 def first_difference(one: Trace, other: Trace) -> str | None:
-    """Where two traces part, in words; None where they are equal."""
+    """Describe where two traces first differ; return None if they are equal."""
     for a, b in zip(one.entries, other.entries, strict=False):
         if a[:3] != b[:3]:
             return f"epoch {a.epoch}, turn {a.turn}: {a.hook}() was called in one run, {b.hook}() in the other"
-        if not same(a.values, b.values):
-            return f"epoch {a.epoch}, turn {a.turn}: {a.hook}() gave something else"
+        if not equal_bytes(a.values, b.values):
+            return f"epoch {a.epoch}, turn {a.turn}: {a.hook}() returned something different"
     if len(one.entries) != len(other.entries):
         return f"one run had {len(one.entries)} calls, the other {len(other.entries)}: an episode ended at another turn"
     return None

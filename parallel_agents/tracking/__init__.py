@@ -1,18 +1,15 @@
-"""Tell: what a run did, while it runs and afterwards. Tracking listens and never steers.
+"""Record what a run does: callbacks that log, count, draw and store. They never change a result.
 
-    listeners    many listeners as one; one that fails is reported and dropped
-    logs         structured records with run, role, agent, version, thread and process
-    metrics      one JSON line per epoch and round, and the way back to arrays
-    tables       the same as CSV, one line per epoch and agent
-    tensorboard  the same for TensorBoard, where that is installed
-    progress     a live bar on a terminal, a plain line now and then elsewhere
-    timeline     who did what when, as a trace for Perfetto
-    runfolder    where all of it lies
-    statistics   interquartile mean, bootstrap and t-intervals
-    plots        learning curves
-    lines        files that grow line by line, bounded
-    files        files that are replaced, all or nothing
+    callbacks        the interface `Callback`, and a list of callbacks that isolates failures
+    logs             structured log records with run, role, agent, version, thread and process
+    metrics          one JSON line per epoch and round, read back as arrays, and a CSV table of them
+    tensorboard      the same metrics for TensorBoard, if it is installed
+    progress         a live bar on a terminal, or a plain line every few seconds
+    timeline         spans of all threads and processes, as a trace for Perfetto
+    run_folder       the folder that holds all files of a run
+    jsonl            append-only JSON lines files with rotation
+    statistics       interquartile mean, bootstrap and t-intervals
+    learning_curves  learning curves as PNG
 
-Any object with the five methods of `protocols.Listener` is a sink; a further one (a page, a database)
-is one more entry in the list given to `Listeners`.
+To add a sink, such as a database, write a class with the five methods of `tracking.callbacks.Callback`.
 """

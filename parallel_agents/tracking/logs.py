@@ -1,17 +1,15 @@
-"""Structured logs: lines for people on stderr, JSON lines in the run folder, one context on every record.
+"""Structured logs with structlog: readable lines on stderr, JSON lines in the run folder.
 
-Every record in the file has run, role, agent, version (of the acting weights), thread and process. Context is
-bound once and carried on: `bind` adds to it, `inherit` takes it into a thread, `worker_context` and
-`configure_worker` into a spawned process.
+Every record in the file has run, role, agent, version (of the acting weights), thread and process. `bind` adds to this
+context. `worker_context` and `configure_worker` carry it into a spawned process:
 
     with configure_logs(folder / "log.jsonl", run="k3f9"):
         with bind(role="conductor"):
             structlog.get_logger().info("round_submitted", round=3)
-            Thread(target=inherit(work)).start()
             Process(target=main, args=(worker_context(),)).start()      # main calls configure_worker first
 
-Nothing is configured on import. Whoever has configured structlog keeps that configuration: the file is then
-one more processor in front of it, taken out again at the end. Records go to the file of the run they name.
+Importing this module configures nothing. If structlog is configured already, that configuration stays: the file is one
+more processor in front of it, which is removed at the end. Records go to the file of the run they name.
 """
 
 from __future__ import annotations
@@ -21,38 +19,32 @@ import logging
 import os
 import sys
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
-from contextvars import copy_context
 from datetime import UTC, datetime
-from functools import wraps
 from pathlib import Path
-from typing import Any, ParamSpec, TypeVar
+from typing import Any
 
 import structlog
 from structlog.contextvars import bind_contextvars, get_contextvars, unbind_contextvars
 from structlog.typing import EventDict, WrappedLogger
 
-from parallel_agents.errors import ConfigError
-from parallel_agents.tracking.files import plain
-from parallel_agents.tracking.lines import MIB, LineFile
-from parallel_agents.tracking.listeners import SilentListener
-from parallel_agents.types import EpochStats, RunInfo
-
-__all__ = ["EventLog", "Logs", "bind", "configure_logs", "configure_worker", "inherit", "worker_context"]
+from parallel_agents.core.errors import ConfigError
+from parallel_agents.core.files import plain
+from parallel_agents.core.types import EpochStats, RunInfo
+from parallel_agents.tracking.callbacks import BaseCallback
+from parallel_agents.tracking.jsonl import MIB, JsonlFile
 
 CONTEXT = ("run", "role", "agent", "version")
 _RESULTS = ("digest", "epochs", "turns", "updates", "failures", "wall_seconds", "mean_reward", "reproducible")
 _LEVELS = ("debug", "info", "warning", "error", "critical")
-_P = ParamSpec("_P")
-_R = TypeVar("_R")
 
 
 class _FileSink:
-    """A structlog processor that writes each record of its run as a JSON line and passes it on untouched."""
+    """A structlog processor that writes each record of its run as a JSON line and passes the record on unchanged."""
 
     def __init__(self, path: str | Path, run: str, max_bytes: int, backups: int) -> None:
-        self.file = LineFile(Path(path), _to_stderr, max_bytes=max_bytes, backups=backups)
+        self.file = JsonlFile(Path(path), _write_stderr, max_bytes=max_bytes, backups=backups)
         self.run = run
 
     def __call__(self, logger: WrappedLogger, method: str, event: EventDict) -> EventDict:
@@ -79,18 +71,18 @@ class _FileSink:
         return {"path": str(file.path), "run": self.run, "max_bytes": file.max_bytes, "backups": file.backups}
 
 
-class _Ending:
-    """The last processor of our own configuration: the console, or nothing."""
+class _Console:
+    """The last processor of our own configuration: format the record for stderr, or drop it."""
 
-    def __init__(self, *, console: bool, level: str) -> None:
-        self.console, self.level = console, level
+    def __init__(self, *, enabled: bool, level: str) -> None:
+        self.enabled, self.level = enabled, level
         self.users = 1
         self._render = structlog.dev.ConsoleRenderer(
-            colors=_is_terminal(), exception_formatter=structlog.dev.plain_traceback
+            colors=sys.stderr is not None and sys.stderr.isatty(), exception_formatter=structlog.dev.plain_traceback
         )
 
     def __call__(self, logger: WrappedLogger, method: str, event: EventDict) -> str:
-        if not self.console or _severity(method) < _severity(self.level):
+        if not self.enabled or _severity(method) < _severity(self.level):
             raise structlog.DropEvent
         return self._render(logger, method, event)
 
@@ -99,48 +91,44 @@ def _severity(method: str) -> int:
     return int(getattr(logging, "ERROR" if method == "exception" else method.upper()))
 
 
-class _Stderr:
-    """A structlog logger that looks stderr up at each record: a live display may have put itself there."""
+class _StderrLogger:
+    """A structlog logger that looks up `sys.stderr` for each record, since a live display may have replaced it."""
 
     def __init__(self, *_: Any) -> None:
         pass
 
     def msg(self, message: str) -> None:
-        _to_stderr(message)
+        _write_stderr(message)
 
     debug = info = warning = error = critical = exception = msg
 
 
-def _to_stderr(message: str) -> None:
-    with suppress(OSError, ValueError, AttributeError):  # stderr is closed or None: nobody is left to be told
+def _write_stderr(message: str) -> None:
+    with suppress(OSError, ValueError, AttributeError):  # stderr is closed or None: there is nowhere to write
         sys.stderr.write(message + "\n")
         sys.stderr.flush()
 
 
-def _is_terminal() -> bool:
-    return sys.stderr is not None and sys.stderr.isatty()
-
-
 class Logs:
-    """What `configure_logs` set up; closing it, or leaving its `with` block, undoes exactly that."""
+    """The result of `configure_logs`; `close`, or the end of a `with` block, undoes the configuration."""
 
-    def __init__(self, sinks: list[_FileSink], ending: _Ending | None) -> None:
-        self._sinks, self._ending = sinks, ending
+    def __init__(self, sinks: list[_FileSink], console: _Console | None) -> None:
+        self._sinks, self._console = sinks, console
         self._context = bind(run=sinks[0].run) if sinks else bind()
         self._open = True
 
     def close(self) -> None:
-        """Stop writing and give structlog back as it was; may be called twice."""
+        """Close the file and restore structlog; may be called twice."""
         if not self._open:
             return
         self._open = False
-        structlog.configure(processors=[step for step in _steps() if step not in self._sinks])
+        structlog.configure(processors=[step for step in _processors() if step not in self._sinks])
         for sink in self._sinks:
             sink.file.close()
         self._context.undo()
-        if self._ending is not None:
-            self._ending.users -= 1
-            if self._ending.users == 0:
+        if self._console is not None:
+            self._console.users -= 1
+            if self._console.users == 0:
                 structlog.reset_defaults()
 
     def __enter__(self) -> Logs:
@@ -159,52 +147,52 @@ def configure_logs(
     max_bytes: int = 16 * MIB,
     backups: int = 3,
 ) -> Logs:
-    """Send records of `run` to the file `path` and, unless structlog is configured, to stderr.
+    """Send records of `run` to the file `path` and, unless structlog is configured already, to stderr.
 
-    Without a path, as for a command that makes no run, there is only the console.
+    With `path` None, there is only the console, as for a command that starts no run.
     """
     if level not in _LEVELS:
         raise ConfigError(f"log level {level!r} is unknown: choose one of {', '.join(_LEVELS)}")
     return _install([] if path is None else [_FileSink(path, run, max_bytes, backups)], console, level)
 
 
-def _install(sinks: list[_FileSink], console: bool, level: str) -> Logs:
-    if structlog.is_configured():  # by the user, or by ourselves for another run
-        structlog.configure(processors=[*sinks, *_steps()])
-        ours = _ending()
-        if ours is not None:
-            ours.users += 1
-        return Logs(sinks, ours)
-    ending = _Ending(console=console, level=level)
+def _install(sinks: list[_FileSink], enabled: bool, level: str) -> Logs:
+    if structlog.is_configured():  # by the user, or by an earlier call for another run
+        structlog.configure(processors=[*sinks, *_processors()])
+        console = _find_console()
+        if console is not None:
+            console.users += 1
+        return Logs(sinks, console)
+    console = _Console(enabled=enabled, level=level)
     structlog.configure(
         processors=[
             *sinks,
             structlog.contextvars.merge_contextvars,
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="%H:%M:%S", utc=False),
-            ending,
+            console,
         ],
-        wrapper_class=structlog.make_filtering_bound_logger(logging.DEBUG),  # the file has all, the console less
-        logger_factory=_Stderr,
+        wrapper_class=structlog.make_filtering_bound_logger(logging.DEBUG),  # the file gets all, the console filters
+        logger_factory=_StderrLogger,
         cache_logger_on_first_use=False,  # a cached logger outlives its configuration and cannot be pickled
     )
-    return Logs(sinks, ending)
+    return Logs(sinks, console)
 
 
-def _steps() -> list[Any]:
+def _processors() -> list[Any]:
     return list(structlog.get_config()["processors"])
 
 
-def _ending() -> _Ending | None:
-    return next((step for step in _steps() if isinstance(step, _Ending)), None)
+def _find_console() -> _Console | None:
+    return next((step for step in _processors() if isinstance(step, _Console)), None)
 
 
-def _files() -> list[dict[str, Any]]:
-    return [step.settings() for step in _steps() if isinstance(step, _FileSink)]
+def _file_settings() -> list[dict[str, Any]]:
+    return [step.settings() for step in _processors() if isinstance(step, _FileSink)]
 
 
 class bind:  # noqa: N801 - reads as the verb it is
-    """Add to the context of this thread's records: for good, or for the length of a `with` block.
+    """Add to the context of this thread's log records, permanently or within a `with` block.
 
     >>> with bind(role="learner", agent="blue"):
     ...     get_contextvars()["agent"]
@@ -219,7 +207,7 @@ class bind:  # noqa: N801 - reads as the verb it is
         bind_contextvars(**context)
 
     def undo(self) -> None:
-        """Put back what stood there before."""
+        """Restore the values from before."""
         unbind_contextvars(*self._names)
         bind_contextvars(**self._before)
 
@@ -230,41 +218,30 @@ class bind:  # noqa: N801 - reads as the verb it is
         self.undo()
 
 
-def inherit(function: Callable[_P, _R]) -> Callable[_P, _R]:
-    """The function, to be run in any thread with the context of the place that calls `inherit`."""
-    context = copy_context()
-
-    @wraps(function)
-    def run(*args: _P.args, **kwargs: _P.kwargs) -> _R:
-        return context.copy().run(function, *args, **kwargs)  # a copy each: a context cannot be entered twice
-
-    return run
-
-
 def worker_context() -> dict[str, Any]:
-    """The log context and files of this process as plain values, for `configure_worker` in a spawned one."""
-    ending = _ending()
+    """Return the log context and files of this process as plain values, for `configure_worker`."""
+    console = _find_console()
     return {
         "context": plain(get_contextvars()),
-        "files": _files(),
-        "console": ending is None or ending.console,
-        "level": "info" if ending is None else ending.level,
+        "files": _file_settings(),
+        "console": console is None or console.enabled,
+        "level": "info" if console is None else console.level,
     }
 
 
 def configure_worker(settings: Mapping[str, Any]) -> Logs:
-    """In a spawned process: the same files and context as in the process that called `worker_context`."""
-    present = _files()
+    """Configure the logs of a spawned process as in the process that called `worker_context`."""
+    present = _file_settings()
     sinks = [_FileSink(**file) for file in settings["files"] if file not in present]
     logs = _install(sinks, settings["console"], settings["level"])
     bind_contextvars(**settings["context"])
     return logs
 
 
-class EventLog(SilentListener):
-    """Writes start, events and end of a run as records, and keeps `run` and `version` in their context.
+class EventLog(BaseCallback):
+    """Log the start, events and end of a run, and keep `run` and `version` in the context of its records.
 
-    A `run` that `configure_logs` has bound stays: records go to the file of the run they name.
+    A `run` that `configure_logs` has bound stays, since records go to the file of the run they name.
     """
 
     def __init__(self) -> None:
@@ -287,13 +264,13 @@ class EventLog(SilentListener):
         bind_contextvars(version=stats.version)
 
     def on_event(self, name: str, fields: Mapping[str, Any]) -> None:
-        """A warning, unless `fields` has a `level` of its own."""
+        """Log a warning, or a record of the level that `fields` gives."""
         level = fields.get("level", "warning")
-        own = {"event_" if key == "event" else key: value for key, value in fields.items() if key != "level"}
-        log = structlog.get_logger().bind(**own)
+        values = {"event_" if key == "event" else key: value for key, value in fields.items() if key != "level"}
+        log = structlog.get_logger().bind(**values)
         {"debug": log.debug, "info": log.info, "error": log.error}.get(level, log.warning)(name)
 
     def on_end(self, summary: Mapping[str, Any]) -> None:
-        if summary:  # without one the run failed, and whoever called it says why
+        if summary:  # an empty summary means that the run failed, which its caller logs
             structlog.get_logger().info("run_ended", **{key: summary[key] for key in _RESULTS if key in summary})
         self._context.undo()

@@ -1,6 +1,6 @@
-"""Metrics: one JSON line per epoch and per round, and the way back to arrays.
+"""Metrics as JSON lines, one per epoch and per round; read them back as arrays, or as a CSV table.
 
-A line is written whole as soon as its epoch is over, so that a killed run has everything up to there:
+A line is written when its epoch ends, so that a killed run keeps everything up to there:
 
     {"kind": "start", "run": …, "first_epoch": 1, "agents": [names], "replicas": 1, …}
     {"kind": "epoch", "epoch": 1, "turns": 100, "turns_per_second": …, "mean_reward": …,
@@ -8,17 +8,25 @@ A line is written whole as soon as its epoch is over, so that a killed run has e
      "metrics": {"loss": [per agent], …}, …}
     {"kind": "round", "round": 1, "epoch": 4, "updates": [per agent], "metrics": {…}, …}
 
-Lists are in the order of `agents`, replicas one after the other. Rewards are exact; further figures have six
-digits. NaN and infinity are null. The file is bounded: a very long run loses its oldest epochs (`LineFile`).
-A resumed run appends: its `start` line voids what an earlier attempt wrote from that epoch on.
+Lists are in the order of `agents`, one replica after the other. Rewards are exact, other values have six digits; NaN
+and infinity are null. The file is bounded: a very long run loses its oldest epochs (`JsonlFile`). A resumed run
+appends: its `start` line invalidates earlier lines from that epoch on.
+
+`metrics.csv` has one line per epoch and agent. It is made from `metrics.jsonl` at the end of a run, also of a resumed
+one, so that both agree. Losses and entropies are those of the last published round; unknown values are empty:
+
+    epoch,replica,agent,reward,loss,epsilon,entropy,lag,buffer_fill,updates
+    1,0,agent_0,3.5,,1.0,,0,0.01,0
 """
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,26 +35,19 @@ import numpy as np
 import structlog
 from numpy.typing import NDArray
 
-from parallel_agents.errors import ConfigError
-from parallel_agents.tracking.lines import MIB, LineFile, read_lines
-from parallel_agents.tracking.listeners import SilentListener
-from parallel_agents.types import Array, EpochStats, RoundResult, RunInfo
-
-__all__ = [
-    "FILE_NAME",
-    "Metrics",
-    "MetricsWriter",
-    "epoch_record",
-    "read_metrics",
-    "round_record",
-    "start_record",
-]
+from parallel_agents.core.errors import ConfigError
+from parallel_agents.core.files import write_atomically
+from parallel_agents.core.types import Array, EpochStats, RoundStats, RunInfo
+from parallel_agents.tracking.callbacks import BaseCallback
+from parallel_agents.tracking.jsonl import MIB, JsonlFile, read_jsonl
 
 FILE_NAME = "metrics.jsonl"
+TABLE_NAME = "metrics.csv"
+COLUMNS = ("epoch", "replica", "agent", "reward", "loss", "epsilon", "entropy", "lag", "buffer_fill", "updates")
 
 
 def start_record(run: RunInfo) -> dict[str, Any]:
-    """The line that begins a run, or its continuation."""
+    """Return the line that starts or resumes a run."""
     return {
         "kind": "start",
         "run": run.run_id,
@@ -60,8 +61,8 @@ def start_record(run: RunInfo) -> dict[str, Any]:
 
 
 def epoch_record(stats: EpochStats, updates_before: int | None) -> dict[str, Any]:
-    """One epoch; `updates_before` is the count at the epoch before, None where that is not known."""
-    new = None if updates_before is None else stats.updates - updates_before
+    """Return the line of an epoch; `updates_before` is the count at the epoch before, None if unknown."""
+    updates = None if updates_before is None else stats.updates - updates_before
     rewards = np.asarray(stats.rewards, float)
     return {
         "kind": "epoch",
@@ -75,13 +76,13 @@ def epoch_record(stats: EpochStats, updates_before: int | None) -> dict[str, Any
         "version": stats.version,
         "lag": stats.lag,
         "updates": stats.updates,
-        "updates_per_second": _rate(new, stats.seconds),
-        "metrics": _figures(stats.metrics),
+        "updates_per_second": _rate(updates, stats.seconds),
+        "metrics": _rounded(stats.metrics),
     }
 
 
-def round_record(result: RoundResult, epoch: int) -> dict[str, Any]:
-    """One round, published after `epoch`."""
+def round_record(result: RoundStats, epoch: int) -> dict[str, Any]:
+    """Return the line of a round that was published after `epoch`."""
     return {
         "kind": "round",
         "round": result.round,
@@ -89,11 +90,11 @@ def round_record(result: RoundResult, epoch: int) -> dict[str, Any]:
         "seconds": result.seconds,
         "updates": np.asarray(result.updates, int).tolist(),
         "rejected": np.asarray(result.rejected, int).tolist(),
-        "metrics": _figures(result.metrics),
+        "metrics": _rounded(result.metrics),
     }
 
 
-def _figures(metrics: Mapping[str, Array]) -> dict[str, list[float | None]]:
+def _rounded(metrics: Mapping[str, Array]) -> dict[str, list[float | None]]:
     return {
         name: [_finite(float(f"{value:.6g}")) for value in np.ravel(np.asarray(column, float)).tolist()]
         for name, column in metrics.items()
@@ -108,11 +109,11 @@ def _rate(count: int | None, seconds: float) -> float | None:
     return None if count is None or seconds <= 0 else float(f"{count / seconds:.6g}")
 
 
-class MetricsWriter(SilentListener):
-    """Writes the lines above into a file."""
+class MetricsWriter(BaseCallback):
+    """Write the lines above into a file."""
 
     def __init__(self, path: Path, *, max_bytes: int = 64 * MIB, backups: int = 3) -> None:
-        self._file = LineFile(path, _report, max_bytes=max_bytes, backups=backups)
+        self._file = JsonlFile(path, _log_error, max_bytes=max_bytes, backups=backups)
         self._epoch = 0
         self._updates: int | None = 0
 
@@ -125,12 +126,12 @@ class MetricsWriter(SilentListener):
         self._write(epoch_record(stats, self._updates))
         self._epoch, self._updates = stats.epoch, stats.updates
 
-    def on_round(self, result: RoundResult) -> None:
+    def on_round(self, result: RoundStats) -> None:
         self._write(round_record(result, self._epoch))
 
     @property
     def lost_lines(self) -> int:
-        """Lines that could not be written."""
+        """Number of lines that could not be written."""
         return self._file.lost_lines
 
     def on_end(self, summary: Mapping[str, Any]) -> None:
@@ -140,36 +141,36 @@ class MetricsWriter(SilentListener):
         self._file.write(json.dumps(record, ensure_ascii=False, allow_nan=False, separators=(",", ":")))
 
 
-def _report(news: str) -> None:
-    structlog.get_logger().error("metrics_file", detail=news)
+def _log_error(message: str) -> None:
+    structlog.get_logger().error("metrics_file", detail=message)
 
 
 @dataclass(frozen=True, slots=True)
 class Metrics:
-    """What a run wrote, each epoch and round once."""
+    """The metrics of a run, each epoch and round once."""
 
     start: dict[str, Any]
-    """The last `start` line; empty if it has been rotated away."""
+    """The last `start` line; empty if rotation has removed it."""
     epochs: list[dict[str, Any]]
     rounds: list[dict[str, Any]]
 
     def column(self, name: str) -> NDArray[np.float64]:
-        """(epochs,) one figure, such as `mean_reward`; NaN where it is null or absent."""
+        """Return one value per epoch, (epochs,), such as `mean_reward`; NaN where it is null or missing."""
         return np.array([record.get(name) for record in self.epochs], float)
 
     def rewards(self) -> NDArray[np.float64]:
-        """(agents, epochs) reward of each agent, replicas one after the other."""
+        """Return the reward of each agent, (agents, epochs), one replica after the other."""
         rows = [record["rewards"] for record in self.epochs]
         return np.array(rows, float).T if rows else np.empty((0, 0))
 
     def seeds(self) -> NDArray[np.float64]:
-        """(replicas, epochs) mean reward of the agents of each replica."""
+        """Return the mean reward of the agents of each replica, (replicas, epochs)."""
         rewards = self.rewards()
         return np.asarray(rewards.reshape(int(self.start.get("replicas", 1)), -1, rewards.shape[1]).mean(axis=1))
 
 
 def read_metrics(path: Path) -> Metrics:
-    """The metrics of a run folder, or of a metrics file; also while the run is still writing."""
+    """Return the metrics of a run folder or of a metrics file; the run may still be writing."""
     file = path / FILE_NAME if path.is_dir() else path
     if not os.path.lexists(file):
         raise ConfigError(f"no metrics at {file}: give a run folder, or the {FILE_NAME} in it")
@@ -177,7 +178,7 @@ def read_metrics(path: Path) -> Metrics:
     epochs: dict[int, dict[str, Any]] = {}
     rounds: dict[int, dict[str, Any]] = {}
     try:
-        for record in read_lines(file):
+        for record in read_jsonl(file):
             match record:
                 case {"kind": "start", "first_epoch": int(first)}:
                     start = record
@@ -190,3 +191,52 @@ def read_metrics(path: Path) -> Metrics:
     except OSError as error:
         raise ConfigError(f"cannot read {error.filename or file}: {error.strerror}") from error
     return Metrics(start, [epochs[e] for e in sorted(epochs)], [rounds[r] for r in sorted(rounds)])
+
+
+def write_table(folder: Path) -> None:
+    """Write `metrics.csv` of a run folder, replacing an older one."""
+    write_atomically(folder / TABLE_NAME, _csv_lines(read_metrics(folder)))
+
+
+def table_rows(metrics: Metrics) -> Iterator[dict[str, Any]]:
+    """Yield the rows of the table in order of epoch, replica and agent."""
+    names = metrics.start.get("agents", [])
+    agents_per_replica = max(1, len(names) // max(1, int(metrics.start.get("replicas", 1))))
+    rounds = iter(metrics.rounds)
+    next_round, round_metrics = next(rounds, None), {}
+    updates = [0] * len(names)
+    for record in metrics.epochs:
+        while next_round is not None and next_round["epoch"] < record["epoch"]:
+            round_metrics = next_round["metrics"]
+            updates = [total + new for total, new in zip(updates, next_round["updates"], strict=True)]
+            next_round = next(rounds, None)
+        for n, name in enumerate(names):
+            yield {
+                "epoch": record["epoch"],
+                "replica": n // agents_per_replica,
+                "agent": name,
+                "reward": record["rewards"][n],
+                "loss": _cell(round_metrics, "loss", n),
+                "epsilon": _cell(record["metrics"], "epsilon", n),
+                "entropy": _cell(round_metrics, "entropy", n),
+                "lag": record["lag"],
+                "buffer_fill": _cell(record["metrics"], "buffer_fill", n),
+                "updates": updates[n],
+            }
+
+
+def _cell(columns: dict[str, list[float | None]], name: str, agent: int) -> float | None:
+    column = columns.get(name)
+    return None if column is None else column[agent]
+
+
+def _csv_lines(metrics: Metrics) -> Iterator[bytes]:
+    text = io.StringIO()
+    writer = csv.DictWriter(text, COLUMNS, lineterminator="\n")
+    writer.writeheader()
+    for row in table_rows(metrics):
+        writer.writerow(row)
+        yield text.getvalue().encode()
+        text.seek(0)
+        text.truncate()
+    yield text.getvalue().encode()

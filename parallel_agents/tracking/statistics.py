@@ -1,4 +1,4 @@
-"""Statistics of few, precious samples: means and intervals over agents or seeds. Pure functions.
+"""Means and confidence intervals over few samples, such as agents or seeds. Pure functions.
 
 >>> scores = np.array([1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 100.0])
 >>> interquartile_mean(scores)
@@ -19,21 +19,12 @@ from typing import Any, NamedTuple, overload
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from parallel_agents.errors import ConfigError, NonFiniteError, ShapeError
-from parallel_agents.seeding import Purpose, generator
-
-__all__ = [
-    "Interval",
-    "bootstrap_interval",
-    "interquartile_mean",
-    "mean_half_width",
-    "mean_interval",
-    "student_quantile",
-]
+from parallel_agents.core.errors import ConfigError, NonFiniteError, ShapeError
+from parallel_agents.core.seeding import Purpose, generator
 
 Floats = NDArray[np.float64]
-_NO_AGENT = 2**32 - 1  # the last agent id: these draws are never those of an agent's sampling
-_BLOCK = 2**22  # resampled values held at a time
+_NO_AGENT = 2**32 - 1  # the last agent id, which no agent has: these draws are not those of any agent
+_BLOCK = 2**22  # resampled values in memory at a time
 
 
 class Interval(NamedTuple):
@@ -49,7 +40,7 @@ def interquartile_mean(scores: ArrayLike) -> float: ...
 @overload
 def interquartile_mean(scores: ArrayLike, axis: int) -> Floats: ...
 def interquartile_mean(scores: ArrayLike, axis: int | None = None) -> float | Floats:
-    """Mean of the middle half, of all scores or along an axis: floor(n/4) are cut at either end.
+    """Return the mean of the middle half of all scores, or along an axis; floor(n/4) are cut at either end.
 
     As in Agarwal et al. 2021, "Deep Reinforcement Learning at the Edge of the Statistical Precipice".
     """
@@ -68,10 +59,10 @@ def bootstrap_interval(
     level: float = 0.95,
     resamples: int = 2000,
 ) -> Interval:
-    """Percentile interval by stratified bootstrap (Efron 1979; Agarwal et al. 2021).
+    """Return a percentile interval by stratified bootstrap (Efron 1979; Agarwal et al. 2021).
 
-    `scores` is (runs,) or (runs, strata): runs are drawn with replacement within each stratum (a task, an
-    agent) apart. `statistic` takes an array and an axis, as `np.mean` does. Equal seeds, equal intervals.
+    `scores` is (runs,) or (runs, strata). Runs are drawn with replacement, separately within each stratum (a task, an
+    agent). `statistic` takes an array and an axis, as `np.mean` does. Equal seeds give equal intervals.
 
     >>> bootstrap_interval([2.0, 2.0, 2.0])
     Interval(estimate=2.0, low=2.0, high=2.0)
@@ -89,7 +80,7 @@ def bootstrap_interval(
 
 
 def _resampled(table: Floats, seed: int, resamples: int) -> list[Floats]:
-    """(runs, strata) -> blocks of (B, runs · strata), `resamples` rows in all."""
+    """Resample (runs, strata): return blocks of (B, runs · strata) with `resamples` rows in total."""
     runs, strata = table.shape
     draws = generator(seed, Purpose.SAMPLE, agent=_NO_AGENT)
     rows = max(1, _BLOCK // table.size)
@@ -102,7 +93,7 @@ def _resampled(table: Floats, seed: int, resamples: int) -> list[Floats]:
 
 
 def mean_interval(samples: ArrayLike, *, level: float = 0.95) -> Interval:
-    """Mean of (n,) samples with Student's t-interval; NaN bounds for a single sample."""
+    """Return the mean of (n,) samples with Student's t-interval; the bounds are NaN for a single sample."""
     values = _checked(samples)
     if values.ndim != 1:
         raise ShapeError(f"samples have shape {values.shape}: give (n,)")
@@ -111,7 +102,7 @@ def mean_interval(samples: ArrayLike, *, level: float = 0.95) -> Interval:
 
 
 def mean_half_width(samples: Floats, *, level: float = 0.95) -> tuple[Floats, Floats]:
-    """(n, E) -> means (E,) and half widths (E,) of their t-intervals; NaN widths for n = 1."""
+    """Return means (E,) of (n, E) samples and half widths (E,) of their t-intervals; the widths are NaN for n = 1."""
     count = samples.shape[0]
     mean = samples.mean(axis=0)
     tail = _tail(level)
@@ -122,7 +113,7 @@ def mean_half_width(samples: Floats, *, level: float = 0.95) -> tuple[Floats, Fl
 
 @lru_cache(maxsize=256)
 def student_quantile(probability: float, freedom: int) -> float:
-    """Quantile of Student's t, probability in (0.5, 1), whole degrees of freedom.
+    """Return a quantile of Student's t for a probability in (0.5, 1) and whole degrees of freedom.
 
     >>> round(student_quantile(0.975, 3), 6)
     3.182446
@@ -138,12 +129,12 @@ def student_quantile(probability: float, freedom: int) -> float:
     low, high = 0.0, math.pi / 2
     for _ in range(60):
         middle = (low + high) / 2
-        low, high = (middle, high) if _within(middle, freedom) < 2 * probability - 1 else (low, middle)
+        low, high = (middle, high) if _two_sided(middle, freedom) < 2 * probability - 1 else (low, middle)
     return math.sqrt(freedom) * math.tan(low)
 
 
-def _within(angle: float, freedom: int) -> float:
-    """P(|T| < √freedom · tan(angle)), a finite sum of positive terms (Abramowitz & Stegun 26.7.3-4)."""
+def _two_sided(angle: float, freedom: int) -> float:
+    """Return P(|T| < √freedom · tan(angle)), a finite sum of positive terms (Abramowitz & Stegun 26.7.3-4)."""
     odd = freedom % 2
     term = math.cos(angle) if odd else 1.0
     total = 0.0 if freedom == 1 else term
@@ -165,6 +156,6 @@ def _checked(scores: ArrayLike) -> Floats:
     if values.ndim == 0 or values.size == 0:
         raise ShapeError(f"scores have shape {values.shape}: give at least one, in an array")
     if not np.isfinite(values).all():
-        bad = np.count_nonzero(~np.isfinite(values))
-        raise NonFiniteError(f"{bad} of {values.size} scores are NaN or infinite: leave them out")
+        invalid = np.count_nonzero(~np.isfinite(values))
+        raise NonFiniteError(f"{invalid} of {values.size} scores are NaN or infinite: leave them out")
     return values

@@ -1,8 +1,7 @@
-"""Who did what when: spans by role, written as Chrome trace events, which Perfetto opens.
+"""Record what each thread and process does when, as Chrome trace events for Perfetto.
 
-Roles and names used by the runtime: collect, act, observe, learn, publish, wait, snapshot; a round is an
-argument of its span. Recording is one append into a bounded ring; a worker sends its spans back as plain
-tuples, and the monotonic clock they are on is the same for all processes of a machine.
+A span has a name (collect, learn, wait, …), the role of the worker, and arguments such as the round. Recording appends
+to a bounded ring. A worker sends its spans back as plain tuples; all processes of a machine share the monotonic clock.
 
 >>> timeline = Timeline()
 >>> with timeline.span("learn", "learner", round=3):
@@ -24,20 +23,18 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from parallel_agents.errors import ConfigError
-from parallel_agents.tracking.files import plain, write_atomically
-
-__all__ = ["Span", "Timeline"]
+from parallel_agents.core.errors import ConfigError
+from parallel_agents.core.files import plain, write_atomically
 
 Span = tuple[str, str, int, int, int, int, dict[str, Any]]
 """name, role, start and duration in ns of the monotonic clock, process, thread, arguments"""
 
-_NOTHING: AbstractContextManager[None] = nullcontext()
+_NO_SPAN: AbstractContextManager[None] = nullcontext()
 _encode = json.JSONEncoder(separators=(",", ":")).encode
 
 
 class Timeline:
-    """Spans of this process and, once merged, of others; the newest `capacity` of them."""
+    """The newest `capacity` spans of this process and of workers whose spans were merged."""
 
     def __init__(self, *, enabled: bool = True, capacity: int = 200_000) -> None:
         if capacity < 1:
@@ -47,36 +44,36 @@ class Timeline:
         self._process = os.getpid()
 
     def span(self, name: str, role: str, **arguments: Any) -> AbstractContextManager[None]:
-        """Record how long the `with` block took, also when it raises.
+        """Return a context manager that records the time of its `with` block, also if it raises.
 
-        In a tight loop, make the span once and enter it each time; it belongs to the thread that made it.
+        In a tight loop, make the span once and enter it each time, in the thread that made it.
         """
         if not self.enabled:
-            return _NOTHING
-        return _Recording(self._spans, name, role, (self._process, threading.get_native_id(), arguments))
+            return _NO_SPAN
+        return _Span(self._spans, name, role, (self._process, threading.get_native_id(), arguments))
 
     def merge(self, spans: Iterable[Span]) -> None:
-        """Take in what a worker sent."""
+        """Add spans that a worker sent."""
         if self.enabled:
             self._spans.extend(spans)
 
     def take(self) -> list[Span]:
-        """All spans so far, removed from here: what a worker sends."""
-        taken: list[Span] = []
+        """Remove and return all spans, for a worker to send."""
+        spans: list[Span] = []
         while self._spans:
-            taken.append(self._spans.popleft())
-        return taken
+            spans.append(self._spans.popleft())
+        return spans
 
     def spans(self) -> list[Span]:
-        """All spans so far."""
+        """Return all spans."""
         while True:
             try:
                 return list(self._spans)
-            except RuntimeError:  # another thread appended while we copied: copy again
+            except RuntimeError:  # another thread appended during the copy: copy again
                 continue
 
     def write(self, path: Path) -> None:
-        """Write the trace; may be called at any time, also while spans are recorded."""
+        """Write the trace; other threads may record spans meanwhile."""
         write_atomically(path, self._document())
 
     def _document(self) -> Iterator[bytes]:
@@ -92,7 +89,7 @@ class Timeline:
         yield b"\n]}\n"
 
 
-class _Recording:
+class _Span:
     __slots__ = ("_append", "_name", "_rest", "_role", "_start")
 
     def __init__(self, spans: deque[Span], name: str, role: str, rest: tuple[int, int, dict[str, Any]]) -> None:
@@ -107,7 +104,7 @@ class _Recording:
 
 
 def _event(span: Span, origin: int) -> dict[str, Any]:
-    """A complete event, times in microseconds."""
+    """Return a complete event, with times in microseconds."""
     name, role, start, duration, process, thread, arguments = span
     event = {
         "ph": "X",
@@ -123,17 +120,17 @@ def _event(span: Span, origin: int) -> dict[str, Any]:
     return event
 
 
-def _labels(spans: list[Span], own_process: int) -> list[dict[str, Any]]:
-    """Metadata events: a process is named main or worker, a thread by the roles it had."""
+def _labels(spans: list[Span], main_process: int) -> list[dict[str, Any]]:
+    """Return metadata events that name each process (main or worker) and each thread (by its roles)."""
     roles: dict[tuple[int, int], dict[str, None]] = {}
     for _, role, _, _, process, thread, _ in spans:
         roles.setdefault((process, thread), {})[role] = None
-    named = [
-        ("process_name", process, 0, "main" if process == own_process else f"worker {process}")
+    labels = [
+        ("process_name", process, 0, "main" if process == main_process else f"worker {process}")
         for process in dict.fromkeys(process for process, _ in roles)
     ]
-    named += [("thread_name", process, thread, ", ".join(seen)) for (process, thread), seen in roles.items()]
+    labels += [("thread_name", process, thread, ", ".join(names)) for (process, thread), names in roles.items()]
     return [
         {"ph": "M", "name": kind, "pid": process, "tid": thread, "args": {"name": label}}
-        for kind, process, thread, label in named
+        for kind, process, thread, label in labels
     ]

@@ -1,14 +1,14 @@
 """Network defence in a chosen order of repair, and the search for the best order.
 
-- network: the game, CAGE Challenge 2 batched over worlds
-- defence, foreign, wrapper: the game as an environment of the engine, of Gymnasium and PettingZoo, and as arrays
-- recordings, replay: recorded episodes of the reference simulator, reproduced exactly
-- policies: scripted defenders
-- orders: the 120 workflows and their features
-- compliance: whether fixes keep an order, and the reward for it
-- landscape: what every order is worth, by brute force
-- gaussian_process, search: which order to try next
-- conditioned, training, trainer: a defender that is told an order, its training, and the whole search
+- network: the game, CAGE Challenge 2 simulated for many worlds at once
+- recordings: recorded episodes of the reference simulator, reproduced exactly
+- defence, wrapper: the game as an environment of the engine; as arrays, and for Gymnasium and PettingZoo
+- orders: the 120 orders, their features, and whether a defender keeps one
+- blue_policies: scripted and trained defenders as policies, and the challenge's score
+- conditioned: a defender that is conditioned on an order
+- gaussian_process, search: which order to try next, and what every order is worth
+- trainer: the training of a conditioned defender, and the whole search
+- pictures: pictures of a search and of an episode
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-_HOMES = {
+_MODULES = {
     "NetworkDefence": "defence",
     "NetworkWorlds": "network",
     "ParallelEnvWrapper": "wrapper",
@@ -43,9 +43,9 @@ if TYPE_CHECKING:
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
+    if name not in _MODULES:
         raise AttributeError(f"module 'parallel_agents.workflows' has no attribute {name!r}")
-    return getattr(importlib.import_module(f"parallel_agents.workflows.{_HOMES[name]}"), name)
+    return getattr(importlib.import_module(f"parallel_agents.workflows.{_MODULES[name]}"), name)
 
 
 def __dir__() -> list[str]:

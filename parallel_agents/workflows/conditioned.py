@@ -1,42 +1,58 @@
-"""A defender that is told in which order to repair: PPO whose input is 52 bits and the order's 25.
+"""A defender that is conditioned on an order of repair: PPO whose input is the 52 bits and the order's 25 numbers.
 
-It is the engine's PPO (`models.PPO`) with n environments as its worlds; this module adds the order and the arrays
-that a hand-written training loop passes around:
+It is the package's PPO with n environments as its worlds. This module adds the order, and an interface of arrays for
+training loops written by hand:
 
     observations = envs.reset()
     for _ in range(100):
         actions = agent.get_actions(observations)
-        following, rewards, dones = envs.step(actions)
-        agent.buffer.add(observations, actions, rewards, dones)      # what was seen *before* the actions
-        observations = following
+        next_observations, rewards, dones = envs.step(actions)
+        agent.buffer.add(observations, actions, rewards, dones)      # the observations *before* the actions
+        observations = next_observations
     agent.update()
+
+`save_policy` writes a defender to a folder: its learner state in `policy.safetensors`; its shapes, the sha256 of the
+state and metadata in `policy.json`, which is written last.
 """
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import ArrayLike, NDArray
+from safetensors import SafetensorError
+from safetensors.numpy import load, save
 
-from parallel_agents.acting import Inference
-from parallel_agents.errors import ConfigError, ContractError, NonFiniteError, ShapeError
-from parallel_agents.models import PPO, Stack
-from parallel_agents.networks import numerics
-from parallel_agents.types import Array, Transitions, Weights
-from parallel_agents.workflows.compliance import ALIGNMENT_WEIGHT, RULES, Compliance
-from parallel_agents.workflows.network import tables as t
-from parallel_agents.workflows.orders import UNIT_TYPES, Order, check_order, encode
-from parallel_agents.workflows.policies import Policy
+from parallel_agents.algorithms import PPO
+from parallel_agents.algorithms.learner import LearnerState
+from parallel_agents.core.errors import (
+    CheckpointError,
+    ConfigError,
+    ContractError,
+    CorruptCheckpoint,
+    NonFiniteError,
+    ShapeError,
+)
+from parallel_agents.core.files import read_file, read_json, write_atomically, write_json
+from parallel_agents.core.types import Array, Transitions
+from parallel_agents.engine.stacks import Stack
+from parallel_agents.nn import numerics
+from parallel_agents.workflows.blue_policies import OrderedPolicy, Policy
+from parallel_agents.workflows.network.scenario import N_ACTIONS, OBSERVATION_SIZE
+from parallel_agents.workflows.orders import ALIGNMENT_WEIGHT, COMPLIANCE_RULES, UNIT_TYPES, Compliance, Order, encode
 
-__all__ = ["ParallelOrderConditionedPPO", "ParallelTrajectoryBuffer"]
-
-_CODE = len(UNIT_TYPES) ** 2
+POLICY_FILE = "policy.json"
+_WEIGHTS_FILE = "policy.safetensors"
+_MAX_JSON_BYTES, _MAX_WEIGHTS_BYTES = 2**20, 2**28
 
 
 class ParallelTrajectoryBuffer:
-    """What `n_envs` environments gave since the last update, turn by turn.
+    """The transitions of `n_envs` environments since the last update, turn by turn.
 
     >>> buffer = ParallelTrajectoryBuffer(n_envs=2)
     >>> buffer.add(np.zeros((2, 52)), np.array([0, 139]), np.array([0.0, -1.0]))
@@ -51,7 +67,7 @@ class ParallelTrajectoryBuffer:
         self.reset()
 
     def reset(self) -> None:
-        """Forget everything."""
+        """Remove all transitions."""
         self.observations: list[Array] = []
         self.actions: list[Array] = []
         self.rewards: list[Array] = []
@@ -60,36 +76,40 @@ class ParallelTrajectoryBuffer:
     def add(
         self, observations: ArrayLike, actions: ArrayLike, rewards: ArrayLike, dones: ArrayLike | None = None
     ) -> None:
-        """Keep one turn: observations (n, …) that the actions (n,) were chosen from, and what these earned."""
-        seen, chosen = np.asarray(observations, np.float32), np.asarray(actions, np.int64)
-        earned = np.asarray(rewards, np.float32)
-        ended = np.zeros(self.n_envs, np.bool_) if dones is None else np.asarray(dones, np.bool_)
-        columns: dict[str, Array] = {"observations": seen, "actions": chosen, "rewards": earned, "dones": ended}
+        """Add one turn: observations (n, …), the actions (n,) chosen from them, and their rewards (n,)."""
+        columns: dict[str, Array] = {
+            "observations": np.array(observations, np.float32),
+            "actions": np.array(actions, np.int64),
+            "rewards": np.array(rewards, np.float32),
+            "dones": np.zeros(self.n_envs, np.bool_) if dones is None else np.array(dones, np.bool_),
+        }
         for name, array in columns.items():
             if array.shape[:1] != (self.n_envs,) or array.ndim != (2 if name == "observations" else 1):
                 raise ShapeError(
                     f"{name} have shape {array.shape}: give one row per environment, there are {self.n_envs}"
                 )
-        if not np.isfinite(earned).all():
-            raise NonFiniteError(f"rewards {earned.tolist()} hold NaN or infinity: check the environments")
+        if not np.isfinite(columns["rewards"]).all():
+            raise NonFiniteError(
+                f"rewards {columns['rewards'].tolist()} contain NaN or infinity: check the environments"
+            )  # fmt: skip
         for name, array in columns.items():
-            getattr(self, name).append(array.copy())
+            getattr(self, name).append(array)
 
     @property
     def turns(self) -> int:
-        """Turns kept."""
+        """Number of turns in the buffer."""
         return len(self.rewards)
 
     def __len__(self) -> int:
-        """Transitions kept."""
+        """Return the number of transitions."""
         return self.turns * self.n_envs
 
 
 class ParallelOrderConditionedPPO:
-    """One defender in `n_envs` environments, conditioned on an order of repair, or on one order per environment.
+    """One defender in `n_envs` environments, conditioned on one order of repair or one order per environment.
 
-    Defaults are the documented ones: 25 environments, an update after 100 turns (2500 transitions), 4 passes over
-    them whole, learning rate 0.002, discount 0.99, ratio clipped at 0.2. `options` are further ones of `models.PPO`.
+    Defaults: 25 environments, an update after 100 turns (2500 transitions), 4 epochs over the whole batch, learning
+    rate 0.002, discount 0.99, clip range 0.2. `options` are further options of the package's PPO.
 
     >>> agent = ParallelOrderConditionedPPO(n_envs=4, steps=10)
     >>> agent.get_actions(np.zeros((4, 52), np.uint8)).shape
@@ -106,7 +126,7 @@ class ParallelOrderConditionedPPO:
         lr: float = 0.002,
         gamma: float = 0.99,
         eps_clip: float = 0.2,
-        rule: str = RULES[0],
+        rule: str = COMPLIANCE_RULES[0],
         alignment_weight: float = ALIGNMENT_WEIGHT,
         seed: int = 0,
         **options: Any,
@@ -117,24 +137,25 @@ class ParallelOrderConditionedPPO:
         self.n_envs, self.steps = n_envs, steps
         self.buffer = ParallelTrajectoryBuffer(n_envs)
         self.compliance = Compliance(order, n_envs, rule, alignment_weight)
-        """Counters of fixes per environment; `observe` gives the alignment reward."""
+        """Counters of fixes per environment; `observe` returns the alignment reward."""
+        self._encode_orders()
         self.model = PPO(
-            t.OBSERVATION_SIZE + _CODE, t.N_ACTIONS, worlds=n_envs, rollout=steps,
-            passes=K_epochs, lr=lr, gamma=gamma, ratio_clip=eps_clip, **{"minibatches": 1, "entropy": 0.01, **options},
+            OBSERVATION_SIZE + self._code.shape[1], N_ACTIONS, worlds=n_envs, rollout=steps,
+            n_epochs=K_epochs, lr=lr, gamma=gamma, clip_range=eps_clip,
+            **{"n_minibatches": 1, "ent_coef": 0.01, **options},
         )  # fmt: skip
         self.model.place(seed=seed, agent=0, worlds=n_envs)
         self._stack = Stack([self.model], together=True)
         self._stack.start_epoch(0)
-        self._code = self._codes()
-        self._first = np.ones((1, n_envs), np.bool_)
-        self._choices: list[tuple[Array, Array, dict[str, Array]]] = []
+        self._episode_starts = np.ones((1, n_envs), np.bool_)
+        self._choices: list[tuple[Array, Array, dict[str, Array]]] = []  # per turn: inputs, actions, policy outputs
         self.updates = 0
-        """Rounds learnt from so far."""
+        """Number of updates so far."""
 
     @property
     def hidden(self) -> tuple[int, ...]:
         """Widths of the hidden layers."""
-        return self.model.blueprint.network.policy.hidden  # type: ignore[no-any-return]
+        return self.model.spec.network.policy.hidden  # type: ignore[attr-defined,no-any-return]
 
     @property
     def orders(self) -> tuple[Order, ...]:
@@ -142,41 +163,49 @@ class ParallelOrderConditionedPPO:
         return self.compliance.orders
 
     def set_order(self, order: Iterable[str] | Sequence[Iterable[str]]) -> None:
-        """Repair in another order from now on, or in one per environment; counters start again."""
+        """Switch to another order, or to one order per environment, and reset the counters of fixes."""
         self.compliance = Compliance(order, self.n_envs, self.compliance.rule, self.compliance.weight)
-        self._code = self._codes()
+        self._encode_orders()
+
+    def _encode_orders(self) -> None:
+        """Set the part of the network's input that describes the orders, (n, 25)."""
+        self._code = np.stack([encode(order) for order in self.orders])
+
+    def _inputs(self, observations: ArrayLike) -> Array:
+        """Return the network's input (1, n, 77) for observations (n, 52)."""
+        return np.concatenate([np.asarray(observations, np.float32), self._code], axis=1)[None]
 
     def get_actions(self, observations: ArrayLike) -> NDArray[np.int64]:
-        """(n, 52) observations -> (n,) actions, drawn from the policy."""
-        seen = np.asarray(observations, np.float32)
-        if seen.shape != (self.n_envs, t.OBSERVATION_SIZE):
+        """Return actions (n,) drawn from the policy for observations (n, 52)."""
+        shape = np.shape(observations)
+        if shape != (self.n_envs, OBSERVATION_SIZE):
             raise ShapeError(
-                f"observations have shape {seen.shape}: give one row of {t.OBSERVATION_SIZE} bits "
+                f"observations have shape {shape}: give one row of {OBSERVATION_SIZE} bits "
                 f"for each of the {self.n_envs} environments"
             )
-        inputs = np.concatenate([seen, self._code], axis=1)[None]
+        inputs = self._inputs(observations)
         if len(self._choices) > self.buffer.turns:
-            self._choices.pop()  # asked again in the same turn: the last answer counts
-        actions, extras = self._stack.act(inputs, self._first, self.updates, self.buffer.turns)
-        self._choices.append((inputs, actions, extras))
+            self._choices.pop()  # called again in the same turn: the last call counts
+        actions, outputs = self._stack.act(inputs, self._episode_starts, self.updates, self.buffer.turns)
+        self._choices.append((inputs, actions, outputs))
         return np.asarray(actions[0])
 
-    def update(self, following: ArrayLike | None = None) -> dict[str, float]:
-        """Learn from the buffer, empty it and act with what was learnt; losses and the like.
+    def update(self, next_observations: ArrayLike | None = None) -> dict[str, float]:
+        """Learn from the buffer, empty it and use the new weights for acting; return losses and other metrics.
 
-        following: (n, 52) what the last turn led to, where episodes go on; None: they end with it.
+        next_observations: (n, 52) after the last turn, if episodes continue; None: they end with the last turn.
         """
-        if not self.buffer.turns:
+        turns = self.buffer.turns
+        if not turns:
             raise ContractError("update() was called with an empty buffer: add at least one turn first")
-        if self.buffer.turns > self.steps:
-            raise ContractError(f"{self.buffer.turns} turns are kept, an update takes {self.steps}: update earlier")
-        for turn in range(self.buffer.turns):
-            self._check(turn)
-        for turn in range(self.buffer.turns):
-            self._keep(turn, last=following is None and turn == self.buffer.turns - 1)
-        if following is not None:
-            inputs = np.concatenate([np.asarray(following, np.float32), self._code], axis=1)
-            self._stack.close(inputs[None], ended=True)
+        if turns > self.steps:
+            raise ContractError(f"the buffer holds {turns} turns, an update takes {self.steps}: update earlier")
+        for turn in range(turns):
+            self._check_turn(turn)
+        for turn in range(turns):
+            self._store_turn(turn, last=next_observations is None and turn == turns - 1)
+        if next_observations is not None:
+            self._stack.close(self._inputs(next_observations), ended=True)
         self.updates += 1
         snapshot = self._stack.snapshot(self.updates)
         self.model.state, result = self._stack.learner.learn(self.model.state, snapshot, self._stack.identity)
@@ -185,54 +214,66 @@ class ParallelOrderConditionedPPO:
         self._choices.clear()
         return {name: float(column[0]) for name, column in result.metrics.items()}
 
-    def _check(self, turn: int) -> None:
-        """Refuse actions beside observations that they were not chosen from."""
-        seen, taken = self.buffer.observations[turn], self.buffer.actions[turn]
+    def _check_turn(self, turn: int) -> None:
+        """Raise ContractError if a turn's actions were not chosen by this policy from its observations."""
+        observations, actions = self.buffer.observations[turn], self.buffer.actions[turn]
         if turn >= len(self._choices):
-            raise ContractError(f"turn {turn} was kept without get_actions(): let this policy choose the actions")
-        inputs, actions, _ = self._choices[turn]
-        if not np.array_equal(seen, inputs[0, :, : seen.shape[1]]) or not np.array_equal(taken, actions[0]):
+            raise ContractError(f"turn {turn} was added without get_actions(): let this policy choose the actions")
+        inputs, chosen, _ = self._choices[turn]
+        same_observations = np.array_equal(observations, inputs[0, :, : observations.shape[1]])
+        if not same_observations or not np.array_equal(actions, chosen[0]):
             raise ContractError(
-                f"turn {turn} of the buffer pairs actions with observations they were not chosen from: "
-                "add(observations, actions, rewards) takes what was seen before the step, and the actions as given"
+                f"turn {turn} of the buffer pairs actions with observations they were not chosen from: call "
+                "add(observations, actions, rewards) with the observations before the step and unchanged actions"
             )
 
-    def _keep(self, turn: int, *, last: bool) -> None:
-        """One turn of the buffer into the engine's memory, with what the policy said of it when it acted."""
-        inputs, actions, extras = self._choices[turn]
-        dones = self.buffer.dones[turn]
-        everyone = np.ones((1, self.n_envs), np.bool_)
+    def _store_turn(self, turn: int, *, last: bool) -> None:
+        """Store one turn of the buffer for the learner, with the policy's outputs when it acted."""
+        inputs, actions, outputs = self._choices[turn]
+        ends = (self.buffer.dones[turn] | last)[None]
+        everywhere = np.ones((1, self.n_envs), np.bool_)
         self._stack.add(
             Transitions(
                 observations=inputs, actions=actions, rewards=self.buffer.rewards[turn][None],
-                terminated=(dones | last)[None], truncated=~everyone, valid=everyone, first=self._first,
-                present=everyone[:, 0], version=self.updates, extras=extras,
+                terminated=ends, truncated=~everywhere, valid=everywhere, first=self._episode_starts,
+                present=everywhere[:, 0], version=self.updates, extras=outputs,
             )
         )  # fmt: skip
-        self._first = (dones | last)[None]
+        self._episode_starts = ends
 
     def policy(self, order: Iterable[str]) -> Policy:
-        """The likeliest actions under an order, for `policies.play` in any number of worlds."""
+        """Return a policy that takes the likeliest actions under an order, in any number of worlds."""
         return OrderedPolicy(self.model, order)
 
-    def _codes(self) -> NDArray[np.float32]:
-        return np.stack([encode(order) for order in self.orders])
+
+def save_policy(agent: ParallelOrderConditionedPPO, folder: Path, metadata: dict[str, Any]) -> None:
+    """Write the agent's newest weights and the metadata to a folder."""
+    folder.mkdir(parents=True, exist_ok=True)
+    data = save({name: np.ascontiguousarray(tensor.numpy()) for name, tensor in agent.model.state.tensors.items()})
+    write_atomically(folder / _WEIGHTS_FILE, [data])
+    shape = {"n_envs": agent.n_envs, "steps": agent.steps, "hidden": list(agent.hidden)}
+    weights = {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+    write_json(folder / POLICY_FILE, {"agent": shape, "weights": weights, "about": metadata})
 
 
-class OrderedPolicy:
-    """A trained model that repairs in one order, choosing the likeliest action."""
-
-    def __init__(self, model: PPO, order: Iterable[str]) -> None:
-        self.order = check_order(order)
-        self._model = model
-        self._weights = Weights(0, model.blueprint.learner().policy(model.state))
-        self._inference: Inference | None = None
-
-    def __call__(self, observations: NDArray[np.uint8], epoch: int, turn: int) -> NDArray[np.int64]:
-        worlds = len(observations)
-        if self._inference is None or self._inference.worlds != worlds:
-            self._inference = Inference(self._model.blueprint.network, 1, worlds, together=True)
-            self._inference.publish(self._weights)
-        code = np.broadcast_to(encode(self.order), (worlds, _CODE))
-        inputs = np.concatenate([observations.astype(np.float32), code], axis=1)
-        return np.asarray(self._inference.forward(inputs[None])[0, :, :-1].argmax(-1))
+def load_policy(folder: Path) -> tuple[ParallelOrderConditionedPPO, dict[str, Any]]:
+    """Return the agent and the metadata that `save_policy` wrote."""
+    try:
+        content = read_json(folder / POLICY_FILE, _MAX_JSON_BYTES)
+        shape = content["agent"]
+        data = read_file(folder / _WEIGHTS_FILE, _MAX_WEIGHTS_BYTES)
+        if hashlib.sha256(data).hexdigest() != content["weights"]["sha256"]:
+            raise CorruptCheckpoint(f"{folder / _WEIGHTS_FILE} does not hold the bytes that were written: train again")
+        agent = ParallelOrderConditionedPPO(
+            n_envs=int(shape["n_envs"]), steps=int(shape["steps"]), hidden=tuple(shape["hidden"])
+        )
+        tensors = {name: torch.from_numpy(array.copy()) for name, array in load(data).items()}
+        expected = {name: tensor.shape for name, tensor in agent.model.state.tensors.items()}
+        if {name: tensor.shape for name, tensor in tensors.items()} != expected:
+            raise CheckpointError(
+                f"{folder / _WEIGHTS_FILE} does not fit the network that {POLICY_FILE} describes: train again"
+            )
+        agent.model.state = LearnerState(tensors)
+        return agent, dict(content["about"])
+    except (OSError, ValueError, KeyError, TypeError, SafetensorError) as fault:
+        raise CheckpointError(f"{folder} holds no readable conditioned defender ({fault}): train one there") from fault

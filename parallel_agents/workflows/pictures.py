@@ -10,23 +10,21 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from parallel_agents.errors import ConfigError
-from parallel_agents.tracking.files import write_atomically
-from parallel_agents.workflows.network import HOST_NAMES, NetworkWorlds
-from parallel_agents.workflows.network import tables as t
+from parallel_agents.core.errors import ConfigError
+from parallel_agents.core.files import write_atomically
+from parallel_agents.workflows.blue_policies import Policy
+from parallel_agents.workflows.network import ACTION_NAMES, HOST_NAMES, NetworkWorlds
+from parallel_agents.workflows.network.scenario import HOSTS, N_HOSTS
 from parallel_agents.workflows.orders import ORDERS
-from parallel_agents.workflows.policies import Policy
 from parallel_agents.workflows.search import posterior
 from parallel_agents.workflows.trainer import WorkflowResult
 
-__all__ = ["episode_animation", "posterior_picture", "training_picture"]
-
-_ACCESS = ("#d8e8d8", "#f2b84b", "#c8342f")  # none, user-level, privileged
+_ACCESS_COLOURS = ("#d8e8d8", "#f2b84b", "#c8342f")  # none, user-level, privileged
 _COLUMN = {"User": 0, "Enterprise": 1, "Operational": 2}
 
 
 def training_picture(results: Sequence[WorkflowResult], out: Path) -> None:
-    """Compliance and return over the episodes of every workflow, later workflows darker."""
+    """Draw compliance and return over the episodes of every workflow, later workflows darker."""
     figure = _figure(9, 4)
     left, right = figure.subplots(1, 2)
     for k, result in enumerate(results):
@@ -40,9 +38,9 @@ def training_picture(results: Sequence[WorkflowResult], out: Path) -> None:
 
 
 def posterior_picture(results: Sequence[WorkflowResult], out: Path) -> None:
-    """What the Gaussian process thinks of all 120 orders, best first, with what was measured."""
-    history = [result.evaluation for result in results]
-    mean, deviation = posterior(history)
+    """Draw the Gaussian process over all 120 orders, best first, with the values measured."""
+    trials = [result.trial for result in results]
+    mean, deviation = posterior(trials)
     rank = np.argsort(-mean)
     place = np.empty(len(ORDERS), np.int64)
     place[rank] = np.arange(len(ORDERS))
@@ -51,14 +49,18 @@ def posterior_picture(results: Sequence[WorkflowResult], out: Path) -> None:
     x = np.arange(len(ORDERS))
     axes.plot(x, mean[rank], label="posterior mean")
     axes.fill_between(x, (mean - 2 * deviation)[rank], (mean + 2 * deviation)[rank], alpha=0.2, label="±2 deviations")
-    axes.scatter([place[e.index] for e in history], [e.value for e in history], color="0.2", s=14, label="evaluated")
+    places, values = [place[trial.index] for trial in trials], [trial.value for trial in trials]
+    axes.scatter(places, values, color="0.2", s=14, label="evaluated")
     axes.set(xlabel="orders, best first", ylabel="return", title=" > ".join(ORDERS[rank[0]]))
     axes.legend(frameon=False)
     _save(figure, out)
 
 
 def episode_animation(worlds: NetworkWorlds, policy: Policy, out: Path, *, fps: float = 2.0) -> int:
-    """One episode of the first world as a GIF: hosts coloured by red's access, both sides' actions; its frames."""
+    """Write one episode of the first world as a GIF and return its number of frames.
+
+    Hosts are coloured by red's access; both sides' actions are written below.
+    """
     scene, frames = _Scene(), []
     observations, total = worlds.reset(0), 0.0
     frames.append(scene.frame(worlds, "start", 0.0))
@@ -66,7 +68,7 @@ def episode_animation(worlds: NetworkWorlds, policy: Policy, out: Path, *, fps: 
         actions = policy(observations, 0, turn)
         observations, rewards, _ = worlds.step(actions)
         total += float(rewards[0])
-        frames.append(scene.frame(worlds, t.ACTION_NAMES[int(actions[0])], total))
+        frames.append(scene.frame(worlds, ACTION_NAMES[int(actions[0])], total))
     content = io.BytesIO()
     _imageio().imwrite(content, np.stack(frames), extension=".gif", duration=1000.0 / fps, loop=0)
     write_atomically(out, [content.getvalue()])
@@ -74,31 +76,31 @@ def episode_animation(worlds: NetworkWorlds, policy: Policy, out: Path, *, fps: 
 
 
 class _Scene:
-    """The network drawn once; a frame only changes colours and words."""
+    """The drawing of the network; a frame changes only colours and text."""
 
     def __init__(self) -> None:
         self._figure = _figure(6.4, 4.4)
         axes = self._figure.add_axes((0, 0, 1, 1))
         axes.set(xlim=(-0.6, 2.6), ylim=(-1.15, 5.2))
         axes.axis("off")
-        subnets = [host.subnet for host in t.HOSTS]
+        subnets = [host.subnet for host in HOSTS]
         x = np.array([_COLUMN[subnet] for subnet in subnets], float)
         y = np.array([4.0 - subnets[:h].count(subnet) for h, subnet in enumerate(subnets)])
         for subnet, column in _COLUMN.items():
             axes.text(column, 4.85, subnet, ha="center", weight="bold")
-        for h, host in enumerate(t.HOSTS):
+        for h, host in enumerate(HOSTS):
             if host.link is not None:
-                to = HOST_NAMES.index(host.link)
-                axes.plot(x[[h, to]], y[[h, to]], color="0.85", zorder=0)
+                linked = HOST_NAMES.index(host.link)
+                axes.plot(x[[h, linked]], y[[h, linked]], color="0.85", zorder=0)
             axes.text(x[h] + 0.14, y[h], host.name, va="center", fontsize=8)
-        self._dots = axes.scatter(x, y, s=260, c=[_ACCESS[0]] * t.N_HOSTS, edgecolors="0.3", zorder=2)
-        self._words = axes.text(-0.5, -1.0, "", fontsize=9, family="monospace")
+        self._dots = axes.scatter(x, y, s=260, c=[_ACCESS_COLOURS[0]] * N_HOSTS, edgecolors="0.3", zorder=2)
+        self._text = axes.text(-0.5, -1.0, "", fontsize=9, family="monospace")
 
     def frame(self, worlds: NetworkWorlds, blue: str, total: float) -> NDArray[np.uint8]:
-        """(height, width, 3) the first world as it stands."""
-        self._dots.set_facecolor([_ACCESS[level] for level in worlds.access[0]])
+        """Return a picture of the first world now, (height, width, 3)."""
+        self._dots.set_facecolor([_ACCESS_COLOURS[level] for level in worlds.access[0]])
         service = "runs" if worlds.ot_running[0] else "IS DOWN"
-        self._words.set_text(
+        self._text.set_text(
             f"turn {worlds.turn:3d}   blue: {blue}\nreturn {total:7.1f}   red: {worlds.red_actions[0]}"
             f"   service {service}"
         )
@@ -108,6 +110,7 @@ class _Scene:
 
 
 def _figure(width: float, height: float) -> Any:
+    """Return an empty figure of this size in inches; raise ConfigError without matplotlib."""
     try:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
@@ -121,6 +124,7 @@ def _figure(width: float, height: float) -> Any:
 
 
 def _imageio() -> Any:
+    """Return the module that writes GIFs; raise ConfigError without imageio."""
     try:
         from imageio import v3
     except ImportError as error:
@@ -131,6 +135,7 @@ def _imageio() -> Any:
 
 
 def _save(figure: Any, out: Path) -> None:
+    """Write a figure as PNG."""
     figure.tight_layout()
     content = io.BytesIO()
     figure.savefig(content, format="png")

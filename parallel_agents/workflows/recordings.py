@@ -1,8 +1,14 @@
-"""Recorded episodes of the reference simulator, read from gzipped JSON lines and checked.
+"""Recorded episodes of the reference simulator: read from gzipped JSON lines, and replayed turn by turn.
 
-The first line is a header with the names of hosts and actions; each further line is one episode, with one
-entry a turn in every list. Sizes are checked before anything is read, nothing but JSON is ever parsed, and a
-line that does not fit is refused by its number.
+The first line of a file is a header with the names of hosts and actions; each further line is one episode, with one
+entry per turn in every list. Sizes are checked before anything is read, and only JSON is parsed.
+
+A recording gives blue's action, red's action, the exploit and whether it was detected. Everything else (observation,
+reward, both successes, red's access, the service) our simulation must reproduce exactly, and its red agent must allow
+every recorded action.
+
+    replay("episodes.jsonl.gz", version="head")
+    {"episodes": 124, "steps": 10520, "mismatches": 0, "first_mismatch": None}
 """
 
 from __future__ import annotations
@@ -15,29 +21,31 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from parallel_agents.errors import ConfigError
-from parallel_agents.workflows.network import tables as t
-from parallel_agents.workflows.network.attack import KIND_NAMES, NO_EXPLOIT, SLEEP, SWEEP
-from parallel_agents.workflows.network.red import red_id
+import numpy as np
+from numpy.typing import NDArray
 
-__all__ = ["Recording", "read_recordings"]
+from parallel_agents.core.errors import ConfigError
+from parallel_agents.workflows.network import scenario as sc
+from parallel_agents.workflows.network.quirks import Quirks, compile_rules, version_quirks
+from parallel_agents.workflows.network.red import KIND_NAMES, NO_ACTION, SWEEP, RedMove, red_id
+from parallel_agents.workflows.network.state import NO_EXPLOIT, initial_state, write_access
+from parallel_agents.workflows.network.step_kernels import ALLOWED, TARGET_NOT_ALLOWED, replay_step, write_observations
 
 MAX_FILE_BYTES = 256 * 2**20
 MAX_LINE_BYTES = 4 * 2**20
 MAX_UNPACKED_BYTES = 4 * 2**30
 RED_AGENTS = {"B_lineAgent": "B_line", "RedMeanderAgent": "Meander", "SleepAgent": "Sleep"}
+_SUCCESS = "FTU"  # by FAILED, SUCCEEDED, UNKNOWN
 
 
 @dataclass(frozen=True)
 class Recording:
-    """One episode: what drives it (actions, red's choices), and what must come out of it."""
+    """One episode: both sides' actions, and the results that a replay must reproduce."""
 
     seed: int
     red: int
     actions: tuple[int, ...]
-    red_actions: tuple[tuple[int, int], ...]  # kind and target
-    exploits: tuple[int, ...]
-    detected: tuple[bool, ...]
+    red_moves: tuple[RedMove, ...]
     first_observation: str
     observations: tuple[str, ...]
     rewards: tuple[float, ...]
@@ -48,12 +56,12 @@ class Recording:
 
 
 def read_recordings(path: str | Path) -> Iterator[Recording]:
-    """The episodes of a file, one at a time."""
+    """Yield the episodes of a file, one at a time."""
     lines = _lines(Path(path))
     number, header = next(lines, (1, None))
     if header is None or header.get("header") is not True:
         raise ConfigError(f"{path}, line {number}: a recording begins with a header line, and this is none")
-    for key, names in (("hosts", t.HOST_NAMES), ("actions", t.ACTION_NAMES)):
+    for key, names in (("hosts", sc.HOST_NAMES), ("actions", sc.ACTION_NAMES)):
         if header.get(key) != list(names):
             raise ConfigError(
                 f"{path}, line 1: the header's {key} are not those of Scenario 2 in their order "
@@ -68,6 +76,7 @@ def read_recordings(path: str | Path) -> Iterator[Recording]:
 
 
 def _lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yield the number and the JSON object of every line; raise ConfigError if the file is too large or not JSON."""
     if not path.is_file():
         raise ConfigError(f"{path}: there is no such file: give a recording, a .jsonl.gz file")
     if path.stat().st_size > MAX_FILE_BYTES:
@@ -93,68 +102,145 @@ def _lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
 
 
 def _episode(line: dict[str, Any]) -> Recording:
+    """Return the episode of a line, or raise KeyError, TypeError or ValueError if it is not one."""
     steps = line["steps"]
     if not isinstance(steps, int) or steps < 0:
         raise ValueError(f"steps is {steps!r}, not a number of turns")
     if line["red"] not in RED_AGENTS:
         raise ValueError(f"red agent {line['red']!r} is unknown, known are {', '.join(RED_AGENTS)}")
+    actions = tuple(_action(number) for number in _column(line, "a", steps))
+    moves = zip(
+        _column(line, "red_action", steps), _column(line, "exploit", steps), _marks(line, "detected", steps, "01"),
+        strict=True,
+    )  # fmt: skip
     return Recording(
         seed=int(line["seed"]),
         red=red_id(RED_AGENTS[line["red"]]),
-        actions=tuple(_action(a) for a in _column(line, "a", steps)),
-        red_actions=tuple(_red_action(name) for name in _column(line, "red_action", steps)),
-        exploits=tuple(_exploit(name) for name in _column(line, "exploit", steps)),
-        detected=tuple(mark == "1" for mark in _marks(line, "detected", steps, "01")),
-        first_observation=_bits(line["obs0"], t.OBSERVATION_SIZE, "01"),
-        observations=tuple(_bits(bits, t.OBSERVATION_SIZE, "01") for bits in _column(line, "obs", steps)),
-        rewards=tuple(float(r) for r in _column(line, "r", steps)),
-        blue_success=_marks(line, "blue_success", steps, "FTU"),
-        red_success=_marks(line, "red_success", steps, "FTU"),
-        access=tuple(_bits(digits, t.N_HOSTS, "012") for digits in _column(line, "access", steps)),
+        actions=actions,
+        red_moves=tuple(RedMove(*_red_action(name), _exploit(exploit), mark == "1") for name, exploit, mark in moves),
+        first_observation=_text(line["obs0"], sc.OBSERVATION_SIZE, "01"),
+        observations=tuple(_text(bits, sc.OBSERVATION_SIZE, "01") for bits in _column(line, "obs", steps)),
+        rewards=tuple(float(reward) for reward in _column(line, "r", steps)),
+        blue_success=_marks(line, "blue_success", steps, _SUCCESS),
+        red_success=_marks(line, "red_success", steps, _SUCCESS),
+        access=tuple(_text(digits, sc.N_HOSTS, "012") for digits in _column(line, "access", steps)),
         ot_running=_marks(line, "ot_running", steps, "01"),
     )
 
 
 def _column(line: dict[str, Any], name: str, steps: int) -> Sequence[Any]:
+    """Return a field that is a list with one entry per turn."""
     column = line[name]
     if not isinstance(column, list) or len(column) != steps:
-        raise ValueError(f"{name} is not a list of {steps} entries, one a turn")
+        raise ValueError(f"{name} is not a list of {steps} entries, one per turn")
     return column
 
 
 def _marks(line: dict[str, Any], name: str, steps: int, alphabet: str) -> str:
+    """Return a field that is a text with one character per turn."""
     try:
-        return _bits(line[name], steps, alphabet)
+        return _text(line[name], steps, alphabet)
     except ValueError as fault:
         raise ValueError(f"{name}: {fault}") from fault
 
 
-def _bits(text: Any, length: int, alphabet: str) -> str:
-    if not isinstance(text, str) or len(text) != length or not set(text) <= set(alphabet):
-        raise ValueError(f"{str(text)[:60]!r} is not a text of {length} marks out of {alphabet!r}")
-    return text
+def _text(value: Any, length: int, alphabet: str) -> str:
+    """Return the value if it is a text of this length, of these characters only."""
+    if not isinstance(value, str) or len(value) != length or not set(value) <= set(alphabet):
+        raise ValueError(f"{str(value)[:60]!r} is not a text of {length} characters out of {alphabet!r}")
+    return value
 
 
 def _action(number: Any) -> int:
-    if type(number) is not int or not 0 <= number < t.N_ACTIONS:
-        raise ValueError(f"blue action {number!r} is not one of 0 to {t.N_ACTIONS - 1}")
+    """Return the value if it is the number of a blue action."""
+    if type(number) is not int or not 0 <= number < sc.N_ACTIONS:
+        raise ValueError(f"blue action {number!r} is not one of 0 to {sc.N_ACTIONS - 1}")
     return number
 
 
 def _red_action(name: Any) -> tuple[int, int]:
+    """Return the kind and the target of a red action."""
     kind_name, _, target = str(name).partition(":")
     kind = KIND_NAMES.index(kind_name) if kind_name in KIND_NAMES else None
-    if kind == SLEEP:
-        return SLEEP, 0
-    targets = t.SUBNETS if kind == SWEEP else t.HOST_NAMES
+    if kind == NO_ACTION:
+        return NO_ACTION, 0
+    targets = sc.SUBNETS if kind == SWEEP else sc.HOST_NAMES
     if kind is None or target not in targets:
         raise ValueError(f"red action {name!r} is not a known action on a known host or subnet")
     return kind, targets.index(target)
 
 
 def _exploit(name: Any) -> int:
+    """Return the number of an exploit, or NO_EXPLOIT for None."""
     if name is None:
         return NO_EXPLOIT
-    if name not in t.EXPLOIT_NAMES:
-        raise ValueError(f"exploit {name!r} is unknown, known are {', '.join(t.EXPLOIT_NAMES)}")
-    return t.EXPLOIT_NAMES.index(name)
+    if name not in sc.EXPLOIT_NAMES:
+        raise ValueError(f"exploit {name!r} is unknown, known are {', '.join(sc.EXPLOIT_NAMES)}")
+    return sc.EXPLOIT_NAMES.index(name)
+
+
+def replay(path: str | Path, version: str = "head", quirks: Quirks | None = None) -> dict[str, Any]:
+    """Replay all episodes of a file; count the turns that differ and describe the first of them in full.
+
+    version: which revision of the simulator to follow; `quirks` overrides it.
+    """
+    preset = version_quirks(version)
+    rules = preset if quirks is None else quirks
+    episodes = steps = mismatches = 0
+    first: dict[str, Any] | None = None
+    for recording in read_recordings(path):
+        differing = list(replay_episode(recording, rules))
+        if differing and first is None:
+            first = {"episode": episodes, "seed": recording.seed} | differing[0]
+        episodes, steps = episodes + 1, steps + len(recording.actions)
+        mismatches += len(differing)
+    return {"episodes": episodes, "steps": steps, "mismatches": mismatches, "first_mismatch": first}
+
+
+def replay_episode(recording: Recording, quirks: Quirks) -> Iterator[dict[str, Any]]:
+    """Yield every turn that differs (step 0 is the reset), with the recorded and the replayed values."""
+    rules, state = compile_rules(quirks), initial_state(np.array([recording.red], np.int8))
+    observation = np.zeros((1, sc.OBSERVATION_SIZE), np.uint8)
+    write_observations(state, observation)
+    if _digits(observation) != recording.first_observation:
+        yield {"step": 0, "differs": _difference("observation", recording.first_observation, _digits(observation))}
+    for step, (action, move) in enumerate(zip(recording.actions, recording.red_moves, strict=True)):
+        verdict, cost = replay_step(state, rules, action, move, observation[0])
+        differs = _compare(recording, step, state, observation, -cost / 10)
+        if verdict != ALLOWED:
+            what = "target" if verdict == TARGET_NOT_ALLOWED else "exploit"
+            differs |= _difference("red_policy", "taken", f"{what} not allowed")
+        if differs:
+            yield {"step": step + 1, "action": sc.ACTION_NAMES[action], "differs": differs}
+
+
+def _compare(
+    recording: Recording, step: int, state: NDArray[np.void], observation: NDArray[np.uint8], reward: float
+) -> dict[str, Any]:
+    """Return the quantities of one turn that differ from the recording."""
+    access = np.empty((1, sc.N_HOSTS), np.uint8)
+    write_access(state, access)
+    s = state[0]
+    quantities = (
+        ("observation", recording.observations[step], _digits(observation)),
+        ("reward", recording.rewards[step], reward),
+        ("blue_success", recording.blue_success[step], _SUCCESS[s["blue_success"]]),
+        ("red_success", recording.red_success[step], _SUCCESS[s["red_success"]]),
+        ("access", recording.access[step], _digits(access)),
+        ("ot_running", recording.ot_running[step], str(s["ot_running"])),
+    )
+    differs: dict[str, Any] = {}
+    for name, recorded, replayed in quantities:
+        if recorded != replayed:
+            differs |= _difference(name, recorded, replayed)
+    return differs
+
+
+def _difference(name: str, recorded: Any, replayed: Any) -> dict[str, Any]:
+    """Return one quantity that differs, as `replay_episode` reports it."""
+    return {name: {"recorded": recorded, "replayed": replayed}}
+
+
+def _digits(row: NDArray[np.uint8]) -> str:
+    """Return small numbers as one text of digits."""
+    return (row + ord("0")).tobytes().decode("ascii")

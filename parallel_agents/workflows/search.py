@@ -1,16 +1,21 @@
-"""Which order to try next, given what the earlier ones returned: history in, order out.
+"""Which order to try next, given the returns of the earlier ones; and what every order is worth, by brute force.
 
-- `gp_ucb`: a Gaussian process over precedence features; the order with the highest upper confidence bound,
-  mean + coefficient x deviation, of all 120 (Srinivas et al. 2010). Orders may come again: returns are noisy.
+- `gp_ucb`: a Gaussian process over precedence features; of all 120 orders the one with the highest upper confidence
+  bound, mean + coefficient x deviation (Srinivas et al. 2010). An order may be tried again: returns are noisy.
 - `random`: any order not yet tried.
-- `historical`: what an earlier system used in place of a Gaussian process, for comparison: a mean weighted by
+- `historical`: what an earlier system used instead of a Gaussian process, for comparison: a mean weighted by
   closeness, and a bonus that grows with the distance from the nearest order tried.
 
-All begin with the same few random orders. Nothing is remembered between calls: a search resumes from its history.
+All methods begin with the same few random orders. Nothing is stored between calls: a search resumes from its trials.
 
->>> history = [Evaluation(ORDERS[0], -80.0), Evaluation(ORDERS[119], -40.0), Evaluation(ORDERS[60], -60.0)]
->>> next_order(history) in ORDERS, recommend(history) == ORDERS[119]
+>>> trials = [Trial(ORDERS[0], -80.0), Trial(ORDERS[119], -40.0), Trial(ORDERS[60], -60.0)]
+>>> next_order(trials) in ORDERS, recommend(trials) == ORDERS[119]
 (True, True)
+
+From a clean start the order hardly matters to a defender that repairs at once: red takes one action per turn, so two
+types seldom wait together. After a late start many hosts are compromised, and the order decides. The place of
+"defender" counts although that host is never compromised: Meander's failed attempts on it appear as exploits, and an
+order that puts it first spends Restores on false alarms (some ten points after a late start).
 """
 
 from __future__ import annotations
@@ -21,21 +26,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from parallel_agents.errors import ConfigError, NonFiniteError
-from parallel_agents.seeding import Purpose, generator
+from parallel_agents.core.errors import ConfigError, NonFiniteError
+from parallel_agents.core.seeding import Purpose, generator
+from parallel_agents.workflows.blue_policies import play, restore_in_order
 from parallel_agents.workflows.gaussian_process import fit
+from parallel_agents.workflows.network import NetworkWorlds
 from parallel_agents.workflows.orders import ORDER_FEATURES, ORDERS, Order, check_order
-
-__all__ = [
-    "METHODS",
-    "Evaluation",
-    "historical_scores",
-    "next_order",
-    "posterior",
-    "recommend",
-    "search_regrets",
-    "upper_bounds",
-]
 
 STARTS = 3
 
@@ -43,8 +39,8 @@ _DISTANCE = np.abs(ORDER_FEATURES[:, None] - ORDER_FEATURES[None]).sum(axis=2)  
 
 
 @dataclass(frozen=True)
-class Evaluation:
-    """An order that was tried, and the return it gave."""
+class Trial:
+    """An order that was tried, and its return."""
 
     order: Order
     value: float
@@ -52,101 +48,142 @@ class Evaluation:
     def __post_init__(self) -> None:
         object.__setattr__(self, "order", check_order(self.order))
         if not np.isfinite(self.value):
-            raise NonFiniteError(f"order {self.order} returned {self.value}: leave failed evaluations out")
+            raise NonFiniteError(f"order {self.order} returned {self.value}: leave failed trials out")
 
     @property
     def index(self) -> int:
-        """Its place in `ORDERS`."""
+        """Position of the order in `ORDERS`."""
         return ORDERS.index(self.order)
 
 
 def next_order(
-    history: Sequence[Evaluation],
+    trials: Sequence[Trial],
     method: str = "gp_ucb",
     seed: int = 0,
     coefficient: float | None = None,
     starts: int = STARTS,
 ) -> Order:
-    """The order to try next."""
+    """Return the order to try next. The first `starts` orders are random."""
     if method not in METHODS:
         raise ConfigError(f"search method {method!r} is unknown: choose one of {', '.join(METHODS)}")
     if starts < 1:
         raise ConfigError(f"starts is {starts}: a search begins with at least one random order")
-    if method == "random" or len(history) < starts:
-        return _untried(history, seed)
-    rule, usual = _RULES[method]
-    scores = rule(history, usual if coefficient is None else coefficient)
-    return ORDERS[int(scores.argmax())]
+    if method == "random" or len(trials) < starts:
+        return _untried(trials, seed)
+    scores, default = _SCORES[method]
+    return ORDERS[int(scores(trials, default if coefficient is None else coefficient).argmax())]
 
 
-def posterior(history: Sequence[Evaluation]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """What the Gaussian process expects of all 120 orders, and how unsure it is: both (120,)."""
-    tried, values = _columns(history)
+def posterior(trials: Sequence[Trial]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return the Gaussian process's mean and deviation for all 120 orders: both (120,)."""
+    tried, values = _columns(trials)
     return fit(ORDER_FEATURES[tried], values).predict(ORDER_FEATURES)
 
 
-def recommend(history: Sequence[Evaluation]) -> Order:
-    """Of the orders tried, the one with the highest posterior mean: noise counts for less than in the raw best."""
-    tried, _ = _columns(history)
-    means, _ = posterior(history)
+def recommend(trials: Sequence[Trial]) -> Order:
+    """Return the order with the highest posterior mean of those tried; noise affects it less than the raw best."""
+    tried, _ = _columns(trials)
+    means, _ = posterior(trials)
     return ORDERS[int(tried[means[tried].argmax()])]
 
 
-def search_regrets(
-    values: NDArray[np.float64], noise: float, evaluations: int, method: str = "gp_ucb", seed: int = 0
-) -> NDArray[np.float64]:
-    """A search rehearsed on a known landscape (120,): how far the best order tried is from the best there is.
-
-    Returns carry Gaussian noise of this deviation. Simple regret after each evaluation, (evaluations,).
-    """
-    errors = generator(seed, Purpose.NOISE).normal(0.0, noise, evaluations)
-    history: list[Evaluation] = []
-    for error in errors:
-        order = next_order(history, method, seed)
-        history.append(Evaluation(order, float(values[ORDERS.index(order)] + error)))
-    regrets: NDArray[np.float64] = values.max() - np.maximum.accumulate([values[e.index] for e in history])
-    return regrets
-
-
-def upper_bounds(history: Sequence[Evaluation], coefficient: float) -> NDArray[np.float64]:
-    """Posterior mean and so many deviations, of all 120 orders."""
-    mean, deviation = posterior(history)
+def upper_bounds(trials: Sequence[Trial], coefficient: float) -> NDArray[np.float64]:
+    """Return posterior mean + coefficient x deviation of all 120 orders."""
+    mean, deviation = posterior(trials)
     return mean + coefficient * deviation
 
 
-def historical_scores(history: Sequence[Evaluation], coefficient: float) -> NDArray[np.float64]:
-    """No probability in it: closeness-weighted mean and nearest distance; own mean and 1 / (1 + visits) if tried."""
-    tried, values = _columns(history)
-    apart = _DISTANCE[:, tried]
-    weights = 1.0 / (1.0 + apart)
+def historical_scores(trials: Sequence[Trial], coefficient: float) -> NDArray[np.float64]:
+    """Return the historical scores of all 120 orders.
+
+    Untried: mean weighted by closeness + coefficient x (nearest distance + 1). Tried: own mean + coefficient x
+    1 / (1 + visits).
+    """
+    tried, values = _columns(trials)
+    distances = _DISTANCE[:, tried]
+    weights = 1.0 / (1.0 + distances)
     mean = (weights @ values) / weights.sum(axis=1)
-    bonus = apart.min(axis=1) + 1.0
+    bonus = distances.min(axis=1) + 1.0
     visits = np.bincount(tried, minlength=len(ORDERS))
-    seen = visits > 0
-    mean[seen] = np.bincount(tried, values, minlength=len(ORDERS))[seen] / visits[seen]
-    bonus[seen] = 1.0 / (1.0 + visits[seen])
+    visited = visits > 0
+    mean[visited] = np.bincount(tried, values, minlength=len(ORDERS))[visited] / visits[visited]
+    bonus[visited] = 1.0 / (1.0 + visits[visited])
     scores: NDArray[np.float64] = mean + coefficient * bonus
     return scores
 
 
-# The scores of all orders, and how much a rule explores unless told otherwise. With 2, gp_ucb settles beside the
-# best order a little more often.
-_RULES: dict[str, tuple[Callable[[Sequence[Evaluation], float], NDArray[np.float64]], float]] = {
+# The scores of all orders, and the default coefficient. With 2, gp_ucb more often settles next to the best order.
+_SCORES: dict[str, tuple[Callable[[Sequence[Trial], float], NDArray[np.float64]], float]] = {
     "gp_ucb": (upper_bounds, 3.0),
     "historical": (historical_scores, 2.0),
 }
 METHODS = ("gp_ucb", "random", "historical")
 
 
-def _untried(history: Sequence[Evaluation], seed: int) -> Order:
-    """The first order, in a sequence fixed by the seed, that was not tried; when all were, the sequence again."""
+def _untried(trials: Sequence[Trial], seed: int) -> Order:
+    """Return the first untried order of a sequence that the seed fixes; after all 120 the sequence starts again."""
     sequence = generator(seed, Purpose.SAMPLE).permutation(len(ORDERS))
-    tried = {evaluation.index for evaluation in history}
-    left = [i for i in sequence if i not in tried]
-    return ORDERS[int(left[0] if left else sequence[len(history) % len(sequence)])]
+    tried = {trial.index for trial in trials}
+    untried = [i for i in sequence if i not in tried]
+    return ORDERS[int(untried[0] if untried else sequence[len(trials) % len(sequence)])]
 
 
-def _columns(history: Sequence[Evaluation]) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    if not history:
-        raise ConfigError("the history is empty: evaluate at least one order first")
-    return np.array([e.index for e in history]), np.array([e.value for e in history], np.float64)
+def _columns(trials: Sequence[Trial]) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    """Return the trials' positions in `ORDERS` and their returns."""
+    if not trials:
+        raise ConfigError("there are no trials: evaluate at least one order first")
+    return np.array([trial.index for trial in trials]), np.array([trial.value for trial in trials], np.float64)
+
+
+@dataclass(frozen=True)
+class Landscape:
+    """Mean return and its standard error per order, both (120,), in the order of `ORDERS`."""
+
+    means: NDArray[np.float64]
+    errors: NDArray[np.float64]
+
+    @property
+    def best(self) -> Order:
+        """The order with the highest mean."""
+        return ORDERS[int(self.means.argmax())]
+
+    @property
+    def regrets(self) -> NDArray[np.float64]:
+        """Difference between the best mean and each order's mean. Shape (120,)."""
+        regrets: NDArray[np.float64] = self.means.max() - self.means
+        return regrets
+
+
+def landscape(
+    red: str = "Meander", version: str = "head", steps: int = 100, late_start: int = 50, episodes: int = 200,
+    seed: int = 0, on_order: Callable[[int], None] | None = None,
+) -> Landscape:  # fmt: skip
+    """Play all 120 orders with a scripted defender in the same `episodes` worlds, so that their luck is equal.
+
+    on_order: called after each order with the number of orders played.
+    """
+    if episodes < 2:
+        raise ConfigError(f"episodes is {episodes}: at least two are needed for a standard error")
+    worlds = NetworkWorlds(episodes, red=red, version=version, steps=steps, late_start=late_start, seed=seed)
+    returns = np.empty((len(ORDERS), episodes))
+    for i, order in enumerate(ORDERS):
+        returns[i] = play(worlds, restore_in_order(order), epoch=0).sum(axis=0)
+        if on_order is not None:
+            on_order(i + 1)
+    return Landscape(returns.mean(axis=1), returns.std(axis=1, ddof=1) / np.sqrt(episodes))
+
+
+def search_regrets(
+    values: NDArray[np.float64], noise: float, n_trials: int, method: str = "gp_ucb", seed: int = 0
+) -> NDArray[np.float64]:
+    """Search a known landscape (120,) whose returns get Gaussian noise of this deviation.
+
+    Return the simple regret after each trial (n_trials,): the best value minus that of the best order tried so far.
+    """
+    errors = generator(seed, Purpose.NOISE).normal(0.0, noise, n_trials)
+    trials: list[Trial] = []
+    for error in errors:
+        order = next_order(trials, method, seed)
+        trials.append(Trial(order, float(values[ORDERS.index(order)] + error)))
+    regrets: NDArray[np.float64] = values.max() - np.maximum.accumulate([values[trial.index] for trial in trials])
+    return regrets

@@ -1,4 +1,4 @@
-"""`ParallelEnvWrapper`: n environments stepped together, as arrays.
+"""The network-defence worlds behind other interfaces: plain arrays, Gymnasium and PettingZoo.
 
 >>> envs = ParallelEnvWrapper(n_envs=25)
 >>> envs.reset().shape
@@ -13,32 +13,58 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import gymnasium
 import numpy as np
+from gymnasium import spaces
+from gymnasium.vector import AutoresetMode, VectorEnv
+from gymnasium.vector.utils import batch_space
 from numpy.typing import ArrayLike, NDArray
+from pettingzoo import ParallelEnv
 
-from parallel_agents.adapters.gymnasium import GymnasiumGuest
-from parallel_agents.adapters.processes import ProcessWorlds
-from parallel_agents.errors import ConfigError, ContractError
-from parallel_agents.types import Array
+from parallel_agents.core.errors import ActionError, ConfigError, ContractError
+from parallel_agents.core.types import Array
+from parallel_agents.env.adapters.gymnasium import GymnasiumAdapter
+from parallel_agents.env.adapters.worker_envs import WorkerEnvs
 from parallel_agents.workflows.network import NetworkWorlds
+from parallel_agents.workflows.network.scenario import N_ACTIONS, OBSERVATION_SIZE
 
-__all__ = ["ParallelEnvWrapper"]
+Bits = NDArray[np.uint8]
+
+
+class _Episodes:
+    """Network-defence worlds that count their episodes: every reset uses the draws of the next epoch."""
+
+    def __init__(self, n_worlds: int, options: dict[str, Any]) -> None:
+        self._n_worlds, self._options = n_worlds, options
+        self.worlds = NetworkWorlds(n_worlds, **options)
+        self.episode = -1
+
+    def reset(self, seed: int | None = None) -> Bits:
+        """Start the next episode, or with a seed the first one of that seed; return observations (W, 52)."""
+        if seed is not None:
+            self.worlds = NetworkWorlds(self._n_worlds, **{**self._options, "seed": seed})
+            self.episode = -1
+        self.episode += 1
+        return self.worlds.reset(self.episode)
+
+    def info(self) -> dict[str, Any]:
+        """Return the true state, for those who study a defender; no defender may read it."""
+        return {"access": self.worlds.access, "ot_running": self.worlds.ot_running}
 
 
 class ParallelEnvWrapper:
-    """`n_envs` network-defence worlds in one compiled loop, or as many foreign environments in processes.
+    """`n_envs` environments stepped together: network-defence worlds, or Gymnasium environments in processes.
 
-    Without `make`, the worlds are ours and live in this process; `options` are those of `NetworkWorlds`. All episodes
-    have the same length and end together: when `dones` says so, call `reset()`. A step beyond the end is refused, so
-    that no return can leak from one episode into the next.
+    Without `make` they are network-defence worlds in this process, and `options` are those of `NetworkWorlds`. All
+    episodes have the same length and end together: call `reset()` when `dones` is true. A step after the end raises
+    ContractError, so that no return leaks from one episode into the next.
 
-    With `make`, a function that gives a Gymnasium environment, n of them live in `workers` processes (by default one
-    per core), fed through shared memory. One that hangs for `deadline` seconds or dies with its process is replaced
-    and played again up to where it was. An episode that has ended starts afresh in the next step, which ignores that
-    environment's action and pays nothing.
+    With `make`, a function that returns a Gymnasium environment, the environments live in `workers` processes (by
+    default one per core) and exchange data through shared memory. One that hangs for `deadline` seconds, or dies with
+    its process, is replaced and replayed up to the current turn. An environment whose episode has ended is reset by the
+    next step, which ignores its action and gives reward 0.
     """
 
     def __init__(
@@ -56,52 +82,173 @@ class ParallelEnvWrapper:
         if make is None and workers is not None:
             raise ConfigError("workers is given, but the network-defence worlds live in this process: leave it out")
         if make is not None and options:
-            raise ConfigError(f"{', '.join(options)}: a foreign environment takes its options from its own maker")
-        self.n_envs = n_envs
-        self.episode = -1
-        """Which episode of our worlds is played, counted from 0; its draws are those of this epoch."""
-        self._ours: NetworkWorlds | None = None
-        self._guests: ProcessWorlds | None = None
-        if make is None:
-            self._ours = NetworkWorlds(n_envs, seed=seed, **options)
-        else:
-            count = workers or min(n_envs, os.cpu_count() or 1)
-            self._guests = ProcessWorlds(
-                partial(GymnasiumGuest, make), n_envs, workers=count, deadline=deadline, seed=seed
+            raise ConfigError(
+                f"{', '.join(options)} given together with make: set the options of a foreign environment inside make()"
             )
+        self.n_envs = n_envs
+        self._episodes: _Episodes | None = None
+        self._processes: WorkerEnvs | None = None
+        if make is None:
+            self._episodes = _Episodes(n_envs, {**options, "seed": seed})
+        else:
+            self._processes = WorkerEnvs(
+                partial(GymnasiumAdapter, make), n_envs, workers=workers or min(n_envs, os.cpu_count() or 1),
+                deadline=deadline, seed=seed,
+            )  # fmt: skip
 
     @property
     def worlds(self) -> NetworkWorlds:
-        """Our worlds."""
-        if self._ours is None:
-            raise ContractError("these environments are foreign: only network-defence worlds show their inside")
-        return self._ours
+        """The network-defence worlds; raise ContractError if the environments are foreign."""
+        if self._episodes is None:
+            raise ContractError("these environments are foreign: only network-defence worlds show their state")
+        return self._episodes.worlds
+
+    @property
+    def episode(self) -> int:
+        """Number of the current episode of network-defence worlds, from 0; -1 before the first reset."""
+        return -1 if self._episodes is None else self._episodes.episode
 
     def reset(self) -> Array:
-        """Start an episode in every environment. Observations (n, 52), or as the foreign environments have them."""
-        if self._guests is not None:
-            return self._guests.reset()
-        self.episode += 1
-        return self.worlds.reset(self.episode)
+        """Start an episode in every environment; return observations (n, 52), or those of foreign environments."""
+        return self._episodes.reset() if self._processes is None else self._processes.reset()  # type: ignore[union-attr]
 
     def step(self, actions: ArrayLike) -> tuple[Array, Array, NDArray[np.bool_]]:
-        """One turn everywhere: observations (n, …), rewards (n,), dones (n,)."""
-        if self._guests is not None:
-            seen, rewards, terminated, truncated = self._guests.step(np.asarray(actions))
-            return seen, rewards, terminated | truncated
+        """Step every environment; return observations (n, …), rewards (n,) and dones (n,)."""
+        if self._processes is not None:
+            observations, rewards, terminated, truncated = self._processes.step(np.asarray(actions))
+            return observations, rewards, terminated | truncated
         return self.worlds.step(actions)
 
     @property
     def access(self) -> NDArray[np.uint8]:
-        """Red's access to every host, (n, 13): what compliance is judged on, and no defender sees."""
+        """Red's true access to every host, (n, 13). Compliance is judged on it; no defender may read it."""
         return self.worlds.access
 
     @property
     def restarts(self) -> int:
-        """Processes that had to be replaced so far."""
-        return 0 if self._guests is None else self._guests.restarts
+        """Processes replaced so far."""
+        return 0 if self._processes is None else self._processes.restarts
 
     def close(self) -> None:
-        """End the processes, if there are any; may be called twice."""
-        if self._guests is not None:
-            self._guests.close()
+        """End the processes, if there are any. Calling it twice is allowed."""
+        if self._processes is not None:
+            self._processes.close()
+
+
+class NetworkEnv(gymnasium.Env[Bits, int]):
+    """One game as a Gymnasium environment; keywords are those of `NetworkWorlds`.
+
+    >>> env = NetworkEnv(red="Meander", steps=50)
+    >>> env.reset(seed=3)[0].shape, env.step(0)[1:4]
+    ((52,), (0.0, False, False))
+    """
+
+    metadata: dict[str, Any] = {"render_modes": []}
+
+    def __init__(self, **options: Any) -> None:
+        self._episodes = _Episodes(1, options)
+        self.observation_space = spaces.Box(0, 1, (OBSERVATION_SIZE,), np.uint8)
+        self.action_space = spaces.Discrete(N_ACTIONS)  # type: ignore[assignment]
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Bits, dict[str, Any]]:
+        """Start an episode."""
+        super().reset(seed=seed)
+        return self._episodes.reset(seed)[0], {}
+
+    def step(self, action: int) -> tuple[Bits, float, bool, bool, dict[str, Any]]:
+        """Play one turn; an episode ends as truncated."""
+        observations, rewards, dones = self._episodes.worlds.step([int(action)])
+        return observations[0], float(rewards[0]), False, bool(dones[0]), {}
+
+
+class NetworkVectorEnv(VectorEnv[Bits, NDArray[np.int64], NDArray[Any]]):
+    """`num_envs` games as one Gymnasium vector environment; keywords are those of `NetworkWorlds`.
+
+    All episodes have the same length, so all end together, as truncated, and the next step resets them.
+
+    >>> envs = NetworkVectorEnv(3, red="B_line", steps=30)
+    >>> observations, _ = envs.reset(seed=7)
+    >>> observations.shape, envs.step(envs.action_space.sample())[1].shape
+    ((3, 52), (3,))
+    """
+
+    metadata: dict[str, Any] = {"autoreset_mode": AutoresetMode.NEXT_STEP}
+
+    def __init__(self, num_envs: int, **options: Any) -> None:
+        self._episodes = _Episodes(num_envs, options)
+        self.num_envs = num_envs
+        self.single_observation_space = spaces.Box(0, 1, (OBSERVATION_SIZE,), np.uint8)
+        self.single_action_space = spaces.Discrete(N_ACTIONS)
+        self.observation_space = batch_space(self.single_observation_space, num_envs)
+        self.action_space = batch_space(self.single_action_space, num_envs)
+        self._ended = False
+
+    def reset(
+        self, *, seed: int | list[int | None] | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Bits, dict[str, Any]]:
+        """Start an episode in every world. Of a list of seeds the first is used: each world has draws of its own."""
+        if isinstance(seed, list):
+            seed = seed[0] if seed else None
+        self._ended = False
+        return self._episodes.reset(seed), self._episodes.info()
+
+    def step(
+        self, actions: NDArray[np.int64]
+    ) -> tuple[Bits, NDArray[np.float64], NDArray[np.bool_], NDArray[np.bool_], dict[str, Any]]:
+        """Play one turn of every world; after the end of an episode, start the next one with reward 0."""
+        never = np.zeros(self.num_envs, np.bool_)
+        if self._ended:
+            return self.reset()[0], np.zeros(self.num_envs), never, never.copy(), self._episodes.info()
+        observations, rewards, dones = self._episodes.worlds.step(actions)
+        self._ended = bool(dones.all())
+        return observations, rewards, never, dones, self._episodes.info()
+
+
+class NetworkParallelEnv(ParallelEnv):  # type: ignore[misc]
+    """One game for PettingZoo: the agent "defender" against the scripted red agent of the world.
+
+    >>> env = NetworkParallelEnv(red="Meander", steps=50)
+    >>> observations, _ = env.reset(seed=1)
+    >>> observations["defender"].shape, env.agents
+    ((52,), ['defender'])
+    """
+
+    metadata: ClassVar[dict[str, Any]] = {"name": "network_defence_v0", "render_modes": []}
+    render_mode = None
+
+    def __init__(self, **options: Any) -> None:
+        self._env = NetworkEnv(**options)
+        self.possible_agents = ["defender"]
+        self.agents: list[str] = []
+
+    def observation_space(self, agent: str) -> gymnasium.Space[Any]:
+        """Return the space of the 52 bits."""
+        return self._env.observation_space
+
+    def action_space(self, agent: str) -> gymnasium.Space[Any]:
+        """Return the space of the 145 actions."""
+        return self._env.action_space
+
+    def reset(
+        self, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[dict[str, Bits], dict[str, dict[str, Any]]]:
+        """Start an episode."""
+        self.agents = list(self.possible_agents)
+        observation, info = self._env.reset(seed=seed)
+        return {"defender": observation}, {"defender": info}
+
+    def step(
+        self, actions: dict[str, Any]
+    ) -> tuple[dict[str, Bits], dict[str, float], dict[str, bool], dict[str, bool], dict[str, dict[str, Any]]]:
+        """Play one turn."""
+        if not self.agents:
+            return {}, {}, {}, {}, {}
+        if set(actions) != set(self.agents):
+            raise ActionError(f"actions are given for {sorted(actions)}: give one for 'defender', and for nobody else")
+        observation, reward, terminated, truncated, info = self._env.step(actions["defender"])
+        if truncated:
+            self.agents = []
+        return (
+            {"defender": observation}, {"defender": reward}, {"defender": terminated}, {"defender": truncated},
+            {"defender": info},
+        )  # fmt: skip

@@ -1,8 +1,10 @@
-"""Small target files, and the command as a function."""
+"""Run the command line in this process or in another one, in a folder that holds a small game."""
 
 from __future__ import annotations
 
 import json
+import os
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,9 +15,11 @@ import pytest
 from parallel_agents.cli import main
 from tests.cli.guess_game import GAME
 
+ROOT = Path(__file__).parents[2]
 
-class Ended(NamedTuple):
-    """What a command left behind."""
+
+class Result(NamedTuple):
+    """Exit code and output of a command."""
 
     code: int
     out: str
@@ -24,26 +28,49 @@ class Ended(NamedTuple):
     @property
     def json(self) -> dict[str, Any]:
         (line,) = self.out.splitlines()
-        found: dict[str, Any] = json.loads(line)
-        return found
+        values: dict[str, Any] = json.loads(line)
+        return values
+
+
+Command = Callable[..., Result]
 
 
 @pytest.fixture
-def command(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> Iterator[Callable[..., Ended]]:
-    """The command line in an empty folder that holds the game as guess.py."""
+def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Iterator[Command]:
+    """Return a function that runs a command in this process, in a folder that holds the game as guess.py."""
     (tmp_path / "guess.py").write_text(GAME)
     monkeypatch.chdir(tmp_path)
 
-    def run(*words: str) -> Ended:
+    def run(*words: str) -> Result:
         capfd.readouterr()
         try:
             code = main(list(words))
-        except SystemExit as leaving:
-            code = int(leaving.code or 0)
-        return Ended(code, *capfd.readouterr())
+        except SystemExit as error:
+            code = int(error.code or 0)
+        return Result(code, *capfd.readouterr())
 
     yield run
     for name in [name for name in sys.modules if name.startswith("parallel_agents_target_")]:
         del sys.modules[name]
+
+
+def settings(*texts: str) -> list[str]:
+    """Return `--set` options."""
+    return [word for text in texts for word in ("--set", text)]
+
+
+def run_process(
+    *words: str, folder: Path | None = None, env: dict[str, str] | None = None, timeout: float = 100
+) -> Result:
+    """Run a program, by default with the package on its path."""
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONSAFEPATH"}
+    ended = subprocess.run(
+        words,
+        cwd=folder,
+        env=environment | {"PYTHONPATH": str(ROOT)} if env is None else env,
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+        check=False,
+    )
+    return Result(ended.returncode, ended.stdout, ended.stderr)

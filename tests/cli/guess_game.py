@@ -1,4 +1,4 @@
-"""The text of a small target file, which can be told to spoil something."""
+"""The text of a small target file with an option `world.spoil`, which breaks something."""
 
 GAME = '''
 """A number to guess, for each of a few agents."""
@@ -29,12 +29,12 @@ class Guess(ParallelEnvironment):
         self.number = self.epoch % 3
 
     def observe(self):
-        seen = np.full((len(self.agents), self.n_worlds, 2), self.number, np.float32)
+        observations = np.full((len(self.agents), self.n_worlds, 2), self.number, np.float32)
         if self.config.world["spoil"] == "shape":
-            return seen[..., :1]
+            return observations[..., :1]
         if self.config.world["spoil"] == "nan":
-            seen[0, 0, 0] = np.nan
-        return seen
+            observations[0, 0, 0] = np.nan
+        return observations
 
     def apply_actions(self, actions):
         if self.config.world["spoil"] == "raise":

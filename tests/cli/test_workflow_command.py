@@ -1,4 +1,4 @@
-"""`parallel-agents workflow …`, each command once, small."""
+"""`parallel-agents workflow …`: every command once, with a small budget."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ORDER = "op_server,enterprise,op_host,user,defender"
 
 
 def recording(path: Path, reward: float) -> Path:
-    """Two turns in which nothing happens."""
+    """Write an episode of two turns in which nothing happens."""
     episode = {
         "seed": 0, "red": "SleepAgent", "blue": "sleep", "steps": 2, "obs0": "0" * 52, "a": [0, 0],
         "obs": ["0" * 52] * 2, "r": [0.0, reward], "blue_success": "UU", "red_action": ["Sleep", "Sleep"],
@@ -30,7 +30,7 @@ def recording(path: Path, reward: float) -> Path:
     return path
 
 
-def test_replay_counts_what_differs(command: Command, tmp_path: Path) -> None:
+def test_replay_counts_the_turns_that_differ(command: Command, tmp_path: Path) -> None:
     same = command("workflow", "replay", str(recording(tmp_path / "same.jsonl.gz", 0.0)), "--json")
     assert same.json == {"episodes": 1, "steps": 2, "mismatches": 0, "first_mismatch": None}, same.err
     other = command("workflow", "replay", str(recording(tmp_path / "other.jsonl.gz", -1.0)), "--json", "--quiet")
@@ -53,8 +53,8 @@ def test_a_defender_is_trained_and_scored(command: Command, tmp_path: Path) -> N
     assert len(scored.json["variants"]) == 4
     assert scored.json["total"] == scored.json["variants"]["leaderboard"]["total"]
     assert animation.read_bytes()[:3] == b"GIF"
-    told = command("workflow", "evaluate", out, "--episodes", "4")
-    assert "leaderboard" in told.out
+    table = command("workflow", "evaluate", out, "--episodes", "4")
+    assert "leaderboard" in table.out
     refused = command("workflow", "evaluate", out, "--order", ORDER)
     assert refused.code == 2
     assert "was not trained on an order" in refused.err
@@ -67,20 +67,20 @@ def test_scripted_defenders_are_scored(command: Command) -> None:
     assert on > off + 500  # what one quirk is worth
 
 
-def test_an_order_is_trained_switched_and_evaluated(command: Command, tmp_path: Path) -> None:
+def test_a_defender_of_all_orders_is_evaluated_under_one(command: Command, tmp_path: Path) -> None:
     out = str(tmp_path / "all")
     trained = command("workflow", "train", "--order", "all", "--epochs", "1", "--worlds", "2", "--out", out, "--json")
     assert trained.code == 0, trained.err
     assert "episode 1/1" in trained.err
-    unsaid = command("workflow", "evaluate", out, "--episodes", "3")
-    assert unsaid.code == 2
-    assert "say with --order" in unsaid.err
+    without_order = command("workflow", "evaluate", out, "--episodes", "3")
+    assert without_order.code == 2
+    assert "say with --order" in without_order.err
     scored = command("workflow", "evaluate", out, "--episodes", "3", "--order", ORDER, "--json")
     assert scored.json["order"] == ORDER.split(",")
     assert 0.0 <= scored.json["compliance"] <= 1.0
 
 
-def test_a_search_leaves_its_history_and_pictures(command: Command, tmp_path: Path) -> None:
+def test_a_search_writes_pictures_and_is_resumed(command: Command, tmp_path: Path) -> None:
     out = tmp_path / "search"
     words = ("workflow", "search", "--envs", "2", "--episodes", "1", "--out", str(out), "--plots", "--json")
     first = command(*words, "--workflows", "1")
@@ -101,19 +101,19 @@ def test_the_landscape_ranks_all_orders(command: Command) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "message"),
     [
         (("train", "--order", "user,enterprise"), "missing: defender, op_server, op_host"),
         (("train", "--order", ORDER.replace("user", "op_host")), "repeated: op_host"),
         (("train", "--order", "all", "--set", "model.lr=1"), "--set is for the configuration"),
-        (("train", "--alignment", "3"), "--alignment is for a defender that is told an order"),
+        (("train", "--alignment", "3"), "--alignment needs a defender that is trained on an order"),
         (("search", "--envs", "0"), "n_envs is 0"),
         (("evaluate", "nowhere"), "is not a run folder"),
         (("landscape", "--episodes", "1"), "at least two are needed"),
         (("replay", "nowhere.jsonl.gz"), "there is no such file"),
     ],
 )
-def test_bad_usage_ends_with_2(command: Command, words: tuple[str, ...], told: str) -> None:
+def test_wrong_options_end_with_exit_code_2(command: Command, words: tuple[str, ...], message: str) -> None:
     ended = command("workflow", *words)
     assert ended.code == 2
-    assert told in ended.err
+    assert message in ended.err

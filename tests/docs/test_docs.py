@@ -1,4 +1,4 @@
-"""Every Python block of the README and the docs runs as it stands."""
+"""Every Python block of the README and the docs runs, and every link points to a file."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ BLOCKS = [
 
 
 @pytest.mark.parametrize("text", BLOCKS)
-def test_the_block_runs(text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_python_block_runs(text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(ROOT))
     monkeypatch.chdir(tmp_path)
     exec(compile(text, "<documentation>", "exec", dont_inherit=True), {"__name__": "documentation"})
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_links_lead_somewhere(page: Path) -> None:
+def test_every_link_points_to_a_file(page: Path) -> None:
     for target in re.findall(r"\]\((?!http|#)([^)#]+)", page.read_text()):
         assert (page.parent / target).exists(), f"{page.name} links to {target}, which is not there"

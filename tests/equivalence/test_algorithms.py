@@ -8,15 +8,15 @@ import numpy as np
 import pytest
 import torch
 
-from parallel_agents.config import merge
-from parallel_agents.environment import Agent
-from parallel_agents.models import DQN, IQN, PPO
-from parallel_agents.networks import SquashedGaussian
+from parallel_agents.algorithms import DQN, IQN, PPO
+from parallel_agents.core.config import merge
+from parallel_agents.env import Agent
+from parallel_agents.nn import SquashedGaussian
 from tests.equivalence.worlds import Odd, run
 
 
 class Choices(Odd):
-    """`Odd` with any kind of action: what counts is the first number of it, brought to 0, 1 or 2."""
+    """`Odd` with any kind of action: only its first number counts, clipped to 0, 1 or 2."""
 
     space: Any = 3
     default_config = {
@@ -53,14 +53,14 @@ class Mixed(Choices):
             PPO((3,), 3, hidden=(4,), rollout=24, epochs=2),
             DQN((3,), 3, hidden=(5,), **small, lr=0.01, gamma=0.5),
             IQN((3,), 3, layer=6, n_frames=2, **small),
-            PPO((3,), 3, hidden=(4,), rollout=24, epochs=2, lr=0.01, entropy=0.1, target_kl=0.001),
+            PPO((3,), 3, hidden=(4,), rollout=24, epochs=2, lr=0.01, ent_coef=0.1, target_kl=0.001),
             DQN((3,), 3, hidden=(7,), dueling=True, **small),
             IQN((3,), 3, layer=6, n_frames=2, **small, epsilon_final=0.3),
         ]
         self.agents = [Agent(model=model) for model in models]
 
 
-PPO_MODEL = {"algorithm": "ppo", "hidden": (5, 3), "passes": 2, "minibatches": 3}
+PPO_MODEL = {"algorithm": "ppo", "hidden": (5, 3), "n_epochs": 2, "n_minibatches": 3}
 IQN_MODEL = {
     "algorithm": "iqn",
     "layer": 7,
@@ -71,7 +71,10 @@ IQN_MODEL = {
 }
 CASES: dict[str, tuple[type[Odd], dict[str, Any]]] = {
     "ppo": (Choices, {"model": PPO_MODEL}),
-    "ppo with every term": (Choices, {"model": {**PPO_MODEL, "value_clip": 0.2, "entropy": 0.02, "target_kl": 1e-4}}),
+    "ppo with every term": (
+        Choices,
+        {"model": {**PPO_MODEL, "clip_range_vf": 0.2, "ent_coef": 0.02, "target_kl": 1e-4}},
+    ),
     "ppo autoreset": (Choices, {"model": PPO_MODEL, "experiment": {"autoreset": True}}),
     "ppo several choices": (Several, {"model": PPO_MODEL}),
     "ppo continuous": (Continuous, {"model": PPO_MODEL}),
@@ -82,15 +85,15 @@ CASES: dict[str, tuple[type[Odd], dict[str, Any]]] = {
 }
 
 
-def test_whoever_chooses_again_keeps_the_value_of_what_it_saw() -> None:
-    """In a sequential turn what is kept beside an action belongs to the observation that it was chosen from."""
+def test_sequential_turns_store_the_value_of_the_observation_acted_on() -> None:
+    """An agent that acts again on a newer observation stores the columns of that one."""
     flags = {"turn_order": "sequential", "train_interval": 50}
     game = Choices(config={"experiment": {"epochs": 2}, "model": PPO_MODEL, "parallel": flags})
     assert game.run_experiment()["recomputed_share"] > 0.1
     for agent in game.agents:
-        ring, learner = agent.model.memory.ring, agent.model.blueprint.learner()
+        ring, learner = agent.model.memory.ring, agent.model.spec.learner()
         seen, kept = ring.observations[0][ring.valid[0]], ring.extras["value"][0][ring.valid[0]]
-        outputs = learner.network.acting(learner.policy(agent.model.state))(torch.from_numpy(seen)[None])
+        outputs = learner.network.bound_forward(learner.policy(agent.model.state))(torch.from_numpy(seen)[None])
         np.testing.assert_allclose(outputs[0, :, -1].numpy(), kept, atol=1e-5)
 
 
@@ -105,8 +108,8 @@ def test_replicas_equal_single_runs(name: str) -> None:
     assert together == alone
 
 
-def test_one_agent_changes_nothing_for_the_others() -> None:
-    """Another learning rate of agent 0 leaves every other agent's learner as it is, as long as they do not meet."""
+def test_the_learning_rate_of_one_agent_changes_no_other_agent() -> None:
+    """As long as their worlds do not couple them."""
 
     def states(rate: float) -> list[bytes]:
         class Apart(Mixed):

@@ -9,19 +9,19 @@ from typing import Any
 import numpy as np
 import pytest
 
-from parallel_agents.config import merge
-from parallel_agents.environment import Agent
-from parallel_agents.errors import ConfigError, ContractError, NonFiniteError, ShapeError
-from parallel_agents.models import DQN, IQN
+from parallel_agents.algorithms import DQN, IQN
+from parallel_agents.core.config import merge
+from parallel_agents.core.errors import ConfigError, ContractError, NonFiniteError, ShapeError
+from parallel_agents.env import Agent
 from tests.equivalence.test_algorithms import IQN_MODEL, PPO_MODEL
-from tests.equivalence.test_resume import checkpointed, resumed
+from tests.equivalence.test_resume import checkpointed, resume
 from tests.equivalence.worlds import Odd, run
 
 HEARD = ("on_start", "on_epoch", "on_event", "on_end")
 
 
 class Eventful(Odd):
-    """`Odd` in which some turns are rare and worth something else than their reward."""
+    """`Odd` in which some turns are rare and have another value than their reward."""
 
     default_config = merge(Odd.default_config, {"experiment": {"worlds": 2}})
 
@@ -66,14 +66,14 @@ CASES: dict[str, tuple[type[Odd], dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("name", ["dqn autoreset", "ppo autoreset", "various"])
-def test_a_resumed_run_draws_what_the_other_would_have_drawn(name: str, tmp_path: Path) -> None:
+def test_a_resumed_run_draws_what_the_whole_run_draws(name: str, tmp_path: Path) -> None:
     cls, problem = CASES[name]
     whole = run(cls, merge(problem, {"experiment": {"epochs": 14}}))["digest"]
     checkpointed(cls, problem, tmp_path, 7)
-    assert resumed(cls, problem, tmp_path, 14)["digest"] == whole
+    assert resume(cls, problem, tmp_path, 14)["digest"] == whole
 
 
-def test_one_class_alone_is_learned_as_uniform_sampling_byte_for_byte() -> None:
+def test_with_one_class_the_bytes_are_those_of_uniform_sampling() -> None:
     class Calm(Eventful):
         def events(self) -> Any:
             return np.ones(self.place.shape[:2], np.int64), None
@@ -86,7 +86,7 @@ def test_one_class_alone_is_learned_as_uniform_sampling_byte_for_byte() -> None:
     assert weights({"importance": {}}) == weights({})
 
 
-def test_one_agents_weights_change_nothing_for_the_others() -> None:
+def test_the_class_weights_of_one_agent_change_no_other_agent() -> None:
     def states(weight: float) -> list[bytes]:
         class Apart(Various):
             def apply_agent(self, index: int, actions: Any) -> Any:
@@ -102,18 +102,18 @@ def test_one_agents_weights_change_nothing_for_the_others() -> None:
 
 
 @pytest.mark.parametrize("name", ["dqn", "ppo"])
-def test_a_round_tells_what_its_samples_were_like(name: str) -> None:
+def test_the_metrics_of_a_round_describe_its_samples(name: str) -> None:
     cls, problem = CASES[name]
     game = cls(config=problem)
     published: list[Any] = []
-    game.run_experiment(listeners=[SimpleNamespace(**dict.fromkeys(HEARD, lambda *_: None), on_round=published.append)])
-    found = published[-1].metrics
-    assert ((found["crisis_parent_ratio_in_batch"] >= 0) & (found["crisis_parent_ratio_in_batch"] <= 1)).all()
-    assert (found["importance_weights_mean"] <= 1).all()
-    assert ((found["effective_sample_share"] > 0) & (found["effective_sample_share"] <= 1)).all()
+    game.run_experiment(callbacks=[SimpleNamespace(**dict.fromkeys(HEARD, lambda *_: None), on_round=published.append)])
+    metrics = published[-1].metrics
+    assert ((metrics["crisis_parent_ratio_in_batch"] >= 0) & (metrics["crisis_parent_ratio_in_batch"] <= 1)).all()
+    assert (metrics["importance_weights_mean"] <= 1).all()
+    assert ((metrics["effective_sample_share"] > 0) & (metrics["effective_sample_share"] <= 1)).all()
 
 
-def test_an_agent_alone_learns_by_class_too() -> None:
+def test_train_step_draws_by_class() -> None:
     options = {"hidden": (5,), "learning_starts": 5, "importance": {"beta": 1.0, "alpha": 1.0}}
 
     def trained(*, labelled: bool) -> bytes:
@@ -130,11 +130,15 @@ def test_an_agent_alone_learns_by_class_too() -> None:
 
 
 @pytest.mark.parametrize(
-    ("told", "error", "message"),
+    ("events", "error", "message"),
     [
         (lambda n, w: (np.zeros((n, w + 1), int), None), ShapeError, r"events\(\) gave types of shape \(3, 3\)"),
         (lambda n, w: (np.zeros((n, w)), None), ShapeError, "wanted are whole numbers"),
-        (lambda n, w: (np.full((n, w), 2), None), ContractError, r"gave types 2 .. 2: give places in its event_types"),
+        (
+            lambda n, w: (np.full((n, w), 2), None),
+            ContractError,
+            r"gave types 2 .. 2: give positions in its event_types",
+        ),
         (
             lambda n, w: (np.zeros((n, w), int), np.full((n, w), np.nan)),
             NonFiniteError,
@@ -142,16 +146,16 @@ def test_an_agent_alone_learns_by_class_too() -> None:
         ),
     ],
 )
-def test_bad_events_are_named(told: Any, error: type[Exception], message: str) -> None:
+def test_bad_events_are_refused(events: Any, error: type[Exception], message: str) -> None:
     class Wrong(Eventful):
         def events(self) -> Any:
-            return told(*self.place.shape[:2])
+            return events(*self.place.shape[:2])
 
     with pytest.raises(error, match=message):
         run(Wrong, CASES["dqn"][1])
 
 
-def test_what_cannot_work_is_refused_before_anything_runs() -> None:
+def test_unusable_event_options_are_refused_before_a_run() -> None:
     class Unknown(Eventful):
         event_types = ("flood", "regular_parent")
 

@@ -1,4 +1,4 @@
-"""The promise: how the work is run never changes the bytes. Each distinct plan is run and compared."""
+"""How the work is done never changes the bytes: each distinct plan is run and compared."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from parallel_agents.config import merge
-from parallel_agents.runtime.backends import auto
-from parallel_agents.tracking.listeners import SilentListener
+from parallel_agents.core.config import merge
+from parallel_agents.execution import auto
+from parallel_agents.tracking.callbacks import BaseCallback
 from tests.equivalence.worlds import Odd, run, treasure_hunt
 
 TREASURE = {
@@ -48,7 +48,7 @@ _known: dict[str, str] = {}
 
 
 def reference(name: str) -> str:
-    """The digest of a problem, run inline in stacks."""
+    """Return the digest of a problem, run inline in stacks."""
     if name not in _known:
         _known[name] = digest(PROBLEMS[name])
     return _known[name]
@@ -67,28 +67,28 @@ def test_the_plan_never_changes_the_bytes(name: str, flags: dict[str, Any]) -> N
 
 
 @pytest.mark.parametrize(("name", "workers"), [("lag 1", 2), ("lag 2", 3)])
-def test_nor_do_processes(name: str, workers: int) -> None:
+def test_processes_never_change_the_bytes(name: str, workers: int) -> None:
     assert digest(PROBLEMS[name], {"backend": "process", "num_workers": workers}) == reference(name)
 
 
 @pytest.mark.parametrize(("to", "lag"), [("thread", 1), ("thread", 2), ("process", 1)])
-def test_nor_does_a_default_that_moves_in_the_middle_of_a_run(
+def test_a_backend_that_changes_during_a_run_never_changes_the_bytes(
     to: str, lag: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Measured costs decide when `auto` moves; here they are made to, and then to move back."""
+    """Measured costs decide when `auto` changes the backend; here they are set so that it does, and changes back."""
     problem = {"parallel": {"train_interval": 1, "policy_lag": lag}}
     monkeypatch.setattr(auto, "LONG_UPDATE", 0.0 if to == "thread" else 1e9)
     monkeypatch.setattr(auto, "START_COST", -1.0)
     monkeypatch.setattr(auto.AutoBackend, "_has_started", lambda _, candidate: candidate.ready(60.0))
     moved: list[str] = []
 
-    class Moves(SilentListener):
+    class Moves(BaseCallback):
         def on_event(self, name: str, fields: Any) -> None:
             if name == "backend_moved":
                 moved.append(fields["to"])
 
     game = treasure_hunt()(config=merge(TREASURE, problem, {"parallel": {"backend": None}}))
-    found = game.run_experiment(listeners=[Moves()])["digest"]
+    found = game.run_experiment(callbacks=[Moves()])["digest"]
     assert moved[:1] == [to]
     assert found == digest(problem)
 
@@ -107,7 +107,7 @@ def _burn(seconds: float) -> None:
         sum(range(1000))
 
 
-def test_a_busy_machine_changes_nothing() -> None:
+def test_a_busy_machine_never_changes_the_bytes() -> None:
     context = multiprocessing.get_context("spawn")
     burners = [context.Process(target=_burn, args=(20.0,), daemon=True) for _ in range(2)]
     for burner in burners:
@@ -137,7 +137,7 @@ def test_another_problem_has_another_digest(change: dict[str, Any]) -> None:
     assert digest(change) != reference("lag 1")
 
 
-def test_repeated_it_is_the_same() -> None:
+def test_a_repeated_run_has_the_same_digest() -> None:
     assert digest({}) == reference("lag 1")
 
 
@@ -165,7 +165,7 @@ ODD = [
 
 @pytest.mark.parametrize("shape", ODD, ids=lambda shape: f"{shape['world']} {shape['model']}")
 @pytest.mark.parametrize("way", ["simultaneous", "sequential"])
-def test_odd_shapes_and_agents_that_cannot_act(shape: dict[str, Any], way: str) -> None:
+def test_odd_shapes_and_agents_that_cannot_act_never_change_the_bytes(shape: dict[str, Any], way: str) -> None:
     problem = merge(
         shape, {"parallel": {"turn_order": way}, "experiment": {"worlds": shape["world"]["agents"] % 3 + 1}}
     )
@@ -178,11 +178,11 @@ def test_odd_shapes_and_agents_that_cannot_act(shape: dict[str, Any], way: str) 
 
 @pytest.mark.parametrize(
     "model",
-    [{"n_step": 3}, {"n_frames": 4}, {"n_step": 2, "n_frames": 2, "double": False}, {"target_interval": 3}],
+    [{"n_step": 3}, {"n_frames": 4}, {"n_step": 2, "n_frames": 2, "double": False}, {"target_update_interval": 3}],
     ids=str,
 )
 @pytest.mark.parametrize("autoreset", [False, True])
-def test_windows_and_targets(model: dict[str, Any], autoreset: bool) -> None:
+def test_frames_and_targets_never_change_the_bytes(model: dict[str, Any], autoreset: bool) -> None:
     problem = {"model": model, "experiment": {"autoreset": autoreset, "worlds": 2}}
     together = run(Odd, merge(problem, {"parallel": {"backend": "inline"}}))["digest"]
     assert run(Odd, merge(problem, {"parallel": {"enabled": False}}))["digest"] == together

@@ -7,17 +7,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from parallel_agents.config import merge
-from parallel_agents.environment import Agent
-from parallel_agents.models import DQN, PPO
-from tests.environment import test_masks as masks
+from parallel_agents.algorithms import DQN, PPO
+from parallel_agents.core.config import merge
+from parallel_agents.env import Agent
+from tests.algorithms import test_normalization as normalisation
+from tests.env import test_action_masks as masks
 from tests.equivalence import test_algorithms as algorithms
 from tests.equivalence import test_importance as importance
 from tests.equivalence import test_own_networks as own_networks
 from tests.equivalence import test_pace as pace
 from tests.equivalence import test_recurrent as recurrent
 from tests.equivalence.worlds import run
-from tests.learning import test_normalisation as normalisation
 
 GROUPS = (algorithms, importance, masks, normalisation, own_networks, pace, recurrent)
 CASES = {
@@ -41,7 +41,7 @@ def test_every_mode_gives_the_same_bytes(name: str) -> None:
 
 
 class Everything(importance.Various):
-    """Every kind of learner that sees three numbers and has three actions, in one run."""
+    """Every kind of learner with observations of three numbers and three actions, in one run."""
 
     default_config = merge(importance.Various.default_config, {"world": {"agents": 35}, "experiment": {"epochs": 5}})
     kinds = (algorithms.Mixed, pace.Paced, importance.Various, own_networks.Own, recurrent.Mixed)
@@ -51,7 +51,7 @@ class Everything(importance.Various):
         for kind in self.kinds:
             kind.setup_agents(self)  # type: ignore[arg-type]
             made += self.agents
-        units = {"normalise_observations": True, "normalise_rewards": True, "hidden": (5,)}
+        units = {"normalize_observations": True, "normalize_rewards": True, "hidden": (5,)}
         made += [Agent(model=DQN((3,), 3, batch_size=6, learning_starts=5, buffer_size=40, **units))]
         made += [Agent(model=PPO((3,), 3, rollout=24, epochs=2, **units))]
         self.agents = made

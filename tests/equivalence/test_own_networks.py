@@ -1,4 +1,4 @@
-"""The equality promise for networks that users bring, alone and beside the library's own."""
+"""The same bytes in every mode for networks of users, alone and beside the library's own."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from parallel_agents.environment import Agent
-from parallel_agents.errors import ConfigError
-from parallel_agents.models import DQN, PPO
+from parallel_agents.algorithms import DQN, PPO
+from parallel_agents.core.errors import ConfigError
+from parallel_agents.env import Agent
 from tests.equivalence.test_algorithms import Choices
 from tests.equivalence.test_resume import compare
 from tests.equivalence.worlds import run
@@ -60,7 +60,7 @@ class Own(Choices):
             PPO((3,), 3, network=Policy, **rollout),
             DQN((3,), 3, hidden=(5,), **SMALL),
             DQN((3,), 3, network=lambda: values(7), lr=0.01, **SMALL),
-            PPO((3,), 3, network=lambda: Policy(), **rollout, entropy=0.1, target_kl=0.001),
+            PPO((3,), 3, network=lambda: Policy(), **rollout, ent_coef=0.1, target_kl=0.001),
             DQN((3,), 3, network=lambda: values(5), **SMALL),
             PPO((3,), 3, hidden=(4,), **rollout),
         ]
@@ -68,7 +68,7 @@ class Own(Choices):
 
 
 class Pictures(Choices):
-    """What agents see is a picture."""
+    """Agents observe images."""
 
     def setup_agents(self) -> None:
         self.agents = [
@@ -108,20 +108,20 @@ CASES = {
 
 
 def test_modules_of_one_architecture_share_a_stack() -> None:
-    stacks = Own().prepare().crew.members
-    assert [[seat.agent for seat in members] for members in stacks] == [[0, 3], [1, 4], [2], [5], [6]]
+    stacks = Own().prepare().group.members
+    assert [[agent_id.agent for agent_id in members] for members in stacks] == [[0, 3], [1, 4], [2], [5], [6]]
 
 
 @pytest.mark.parametrize("cls", [Filters, Pictures, Own])
 def test_convolutions_and_modules_of_usual_layers_are_stacked(cls: type[Choices]) -> None:
-    assert all(stack.invariance.holds for stack in cls().prepare().crew.stacks)
+    assert all(stack.invariance.holds for stack in cls().prepare().group.stacks)
 
 
 SCRIPT = """
 import json
 from torch import nn
 from parallel_agents import Agent
-from parallel_agents.models import DQN
+from parallel_agents.algorithms import DQN
 from tests.equivalence.test_own_networks import SMALL, Choices
 
 class Values(nn.Module):
@@ -140,7 +140,7 @@ print(json.dumps([found[0]["digest"] == found[1]["digest"], found[1]["backend"]]
 """
 
 
-def test_a_class_of_a_script_reaches_the_processes(tmp_path: Path) -> None:
+def test_a_network_class_of_a_script_works_with_processes(tmp_path: Path) -> None:
     (tmp_path / "script.py").write_text(SCRIPT)
     path = os.pathsep.join([str(Path(__file__).parents[2]), *sys.path])
     ended = subprocess.run(
@@ -165,11 +165,11 @@ def test_replicas_equal_single_runs(cls: type[Choices]) -> None:
 
 @one_at_a_time
 @pytest.mark.parametrize("cls", [Own, Filters])
-def test_a_resumed_run_is_the_run(cls: type[Choices], tmp_path: Path) -> None:
+def test_a_resumed_run_equals_the_whole_run(cls: type[Choices], tmp_path: Path) -> None:
     compare(cls, {"parallel": {"backend": "inline", "train_interval": 3}}, tmp_path)
 
 
-def test_one_agent_changes_nothing_for_the_others() -> None:
+def test_the_learning_rate_of_one_agent_changes_no_other_agent() -> None:
     def weights(rate: float) -> list[bytes]:
         class Apart(Own):
             def setup_agents(self) -> None:
@@ -188,7 +188,7 @@ def test_one_agent_changes_nothing_for_the_others() -> None:
     assert one[1:] == other[1:]
 
 
-def test_the_global_generator_is_left_alone() -> None:
+def test_the_global_generator_is_not_used() -> None:
     before = torch.get_rng_state()
     Own(config={"parallel": {"backend": "inline"}}).run_experiment()
     assert torch.equal(torch.get_rng_state(), before)
@@ -214,6 +214,6 @@ def test_evaluation_uses_the_same_networks() -> None:
         ),
     ],
 )
-def test_what_does_not_fit_is_refused_before_anything_runs(make: Any, message: str) -> None:
+def test_networks_that_do_not_fit_are_refused_before_a_run(make: Any, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         make()

@@ -1,4 +1,4 @@
-"""The equality promise for networks that carry a state, alone and beside all others."""
+"""The same bytes in every mode for recurrent networks, alone and beside all others."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ import numpy as np
 import pytest
 from torch import nn
 
-from parallel_agents.config import merge
-from parallel_agents.environment import Agent
-from parallel_agents.models import DQN, IQN, PPO
-from parallel_agents.runtime.checkpoints import restore
-from tests.environment.test_masks import Forbidding
+from parallel_agents.algorithms import DQN, IQN, PPO
+from parallel_agents.checkpoint import restore
+from parallel_agents.core.config import merge
+from parallel_agents.env import Agent
+from tests.env.test_action_masks import Forbidding
 from tests.equivalence.test_algorithms import Choices, Continuous, Several
 from tests.equivalence.test_resume import checkpointed, compare
 from tests.equivalence.worlds import Odd, run
 
 SMALL = {"batch_size": 4, "updates_per_round": 2, "learning_starts": 5, "buffer_size": 40}
 DQN_MODEL = {"algorithm": "dqn", "recurrent": True, "hidden": 6, "sequence": 5, **SMALL}
-PPO_MODEL = {"algorithm": "ppo", "recurrent": True, "hidden": (5, 6), "sequence": 5, "passes": 2, "minibatches": 3}
-UNITS = {"normalise_observations": True, "normalise_rewards": True}
+PPO_MODEL = {"algorithm": "ppo", "recurrent": True, "hidden": (5, 6), "sequence": 5, "n_epochs": 2, "n_minibatches": 3}
+UNITS = {"normalize_observations": True, "normalize_rewards": True}
 AUTORESET = {"experiment": {"autoreset": True}}
 
 
@@ -38,7 +38,7 @@ class Mixed(Choices):
             PPO((3,), 3, **recurrent, **rollout),
             DQN((3,), 3, hidden=(5,), **SMALL),
             DQN((3,), 3, **recurrent, **SMALL, lr=0.01, gamma=0.5),
-            PPO((3,), 3, **recurrent, **rollout, lr=0.01, entropy=0.1, target_kl=0.001),
+            PPO((3,), 3, **recurrent, **rollout, lr=0.01, ent_coef=0.1, target_kl=0.001),
             DQN((3,), 3, network=lambda: nn.Sequential(nn.Linear(3, 6), nn.Tanh(), nn.Linear(6, 3)), **SMALL),
             PPO((3,), 3, hidden=(4,), **rollout),
             IQN((3,), 3, layer=6, n_frames=2, **SMALL),
@@ -50,7 +50,10 @@ CASES: dict[str, tuple[type[Odd], dict[str, Any]]] = {
     "dqn": (Choices, {"model": DQN_MODEL}),
     "dqn autoreset": (Choices, {"model": {**DQN_MODEL, "n_step": 2, "dueling": True}, **AUTORESET}),
     "ppo": (Choices, {"model": PPO_MODEL}),
-    "ppo with every term": (Choices, {"model": {**PPO_MODEL, "value_clip": 0.2, "entropy": 0.02, "target_kl": 1e-4}}),
+    "ppo with every term": (
+        Choices,
+        {"model": {**PPO_MODEL, "clip_range_vf": 0.2, "ent_coef": 0.02, "target_kl": 1e-4}},
+    ),
     "ppo autoreset": (Choices, {"model": PPO_MODEL, **AUTORESET}),
     "ppo several choices": (Several, {"model": PPO_MODEL}),
     "ppo continuous": (Continuous, {"model": PPO_MODEL}),
@@ -74,22 +77,22 @@ def test_replicas_equal_single_runs(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["dqn autoreset", "ppo autoreset", "mixed"])
-def test_a_resumed_run_is_the_run(name: str, tmp_path: Path) -> None:
+def test_a_resumed_run_equals_the_whole_run(name: str, tmp_path: Path) -> None:
     cls, problem = CASES[name]
     compare(cls, merge(problem, {"parallel": {"backend": "inline", "train_interval": 3}}), tmp_path)
 
 
-def test_states_that_cross_epochs_come_back_from_a_checkpoint(tmp_path: Path) -> None:
+def test_hidden_states_that_cross_epochs_are_restored_from_a_checkpoint(tmp_path: Path) -> None:
     cls, problem = CASES["dqn autoreset"]
     stopped = checkpointed(cls, problem, tmp_path, 5)
     again = cls(config=problem)
     restore(again.prepare(), tmp_path)
-    kept, found = (game.prepare().crew.stacks[0].recall.after for game in (stopped, again))
-    assert kept.any()
-    assert np.array_equal(kept, found)
+    stored, restored = (game.prepare().group.stacks[0].recurrent.after for game in (stopped, again))
+    assert stored.any()
+    assert np.array_equal(stored, restored)
 
 
-def test_one_agent_changes_nothing_for_the_others() -> None:
+def test_the_learning_rate_of_one_agent_changes_no_other_agent() -> None:
     def weights(rate: float) -> list[bytes]:
         class Apart(Mixed):
             def setup_agents(self) -> None:

@@ -1,4 +1,4 @@
-"""13 epochs and a resume to 26 are 26, for every backend, lag and algorithm, through real files."""
+"""A run resumed after 13 epochs equals one of 26, for every backend, lag and algorithm, through real files."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from parallel_agents.adapters.gymnasium import gymnasium_environment
-from parallel_agents.config import merge
-from parallel_agents.environment import Environment
-from parallel_agents.errors import CheckpointError
-from parallel_agents.networks import numerics
-from parallel_agents.runtime.checkpoints import Checkpointer, contents, restore
-from parallel_agents.tracking.listeners import SilentListener
-from parallel_agents.types import RoundResult
+from parallel_agents.algorithms.learner import RoundResult
+from parallel_agents.checkpoint import Checkpointer, contents, restore
+from parallel_agents.core.config import merge
+from parallel_agents.core.errors import CheckpointError
+from parallel_agents.env import Environment
+from parallel_agents.env.adapters.gymnasium import gymnasium_environment
+from parallel_agents.nn import numerics
+from parallel_agents.tracking.callbacks import BaseCallback
 from tests.equivalence.test_algorithms import CASES
 from tests.equivalence.worlds import Odd
 
@@ -29,48 +29,47 @@ def checkpointed(cls: type[Environment], config: dict[str, Any], folder: Path, e
     return environment
 
 
-def resumed(cls: type[Environment], config: dict[str, Any], folder: Path, epochs: int) -> dict[str, Any]:
+def resume(cls: type[Environment], config: dict[str, Any], folder: Path, epochs: int) -> dict[str, Any]:
     environment = cls(config=merge(config, {"experiment": {"checkpoint_every": 4}}))
     run = environment.prepare()
     manifest, troubles = restore(run, folder)
     assert troubles == []
     run.checkpointer = Checkpointer(run, folder, keep_last=3)
-    run.checkpointer.goes_on(manifest)
+    run.checkpointer.continue_from(manifest)
     return environment.run_experiment(epochs)
 
 
 def compare(cls: type[Environment], config: dict[str, Any], folder: Path) -> None:
     whole = cls(config=merge(config, {"experiment": {"checkpoint_every": 4}})).run_experiment(26)
     checkpointed(cls, config, folder, 13)
-    again = resumed(cls, config, folder, 26)
+    again = resume(cls, config, folder, 26)
     names = ("digest", "epochs", "turns", "transitions", "updates", "rejected_updates", "rounds", "recomputed_share")
     assert {name: again[name] for name in names} == {name: whole[name] for name in names}
 
 
 @pytest.mark.parametrize("lag", [0, 1, 2])
 @pytest.mark.parametrize("backend", ["inline", "thread"])
-def test_a_resumed_run_is_the_run(lag: int, backend: str, tmp_path: Path) -> None:
+def test_a_resumed_run_equals_the_whole_run(lag: int, backend: str, tmp_path: Path) -> None:
     parallel = {"backend": backend, "policy_lag": lag, "train_interval": 3}
     compare(Odd, {"parallel": parallel, "model": {"n_frames": 2, "n_step": 2}}, tmp_path)
 
 
-def test_with_processes_too(tmp_path: Path) -> None:
-    """Stopped in processes and gone on with in processes, the run is the one that was never stopped, inline."""
+def test_a_run_resumed_with_processes_equals_the_whole_run_inline(tmp_path: Path) -> None:
     config: dict[str, Any] = {"parallel": {"backend": "inline", "train_interval": 3}}
     whole = Odd(config=config).run_experiment(26)["digest"]
     processes = merge(config, {"parallel": {"backend": "process", "num_workers": 2}})
     checkpointed(Odd, processes, tmp_path, 13)
-    assert resumed(Odd, processes, tmp_path, 26)["digest"] == whole
+    assert resume(Odd, processes, tmp_path, 26)["digest"] == whole
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_for_every_algorithm(name: str, tmp_path: Path) -> None:
+def test_a_resumed_run_of_every_algorithm_equals_the_whole_run(name: str, tmp_path: Path) -> None:
     cls, problem = CASES[name]
     compare(cls, merge(problem, {"parallel": {"backend": "inline", "train_interval": 3}}), tmp_path)
 
 
-def test_data_that_starts_afresh_each_round_is_written_again(tmp_path: Path) -> None:
-    """On-policy rows are handed over; those of the next round are other rows, though they stand in the same places."""
+def test_on_policy_rows_of_each_round_are_written(tmp_path: Path) -> None:
+    """The rows of the next round are new ones, though they stand in the same places."""
     cls, problem = CASES["ppo"]
     config = merge(problem, {"parallel": {"backend": "inline", "train_interval": 2}})
     whole = cls(config=config).run_experiment(8)["digest"]
@@ -84,13 +83,13 @@ def test_data_that_starts_afresh_each_round_is_written_again(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("algorithm", ["ppo", "dqn"])
-def test_foreign_worlds_whose_episodes_cross_epochs(algorithm: str, tmp_path: Path) -> None:
+def test_a_resumed_run_of_foreign_worlds_with_autoreset_equals_the_whole_run(algorithm: str, tmp_path: Path) -> None:
     model = {"algorithm": algorithm, "hidden": (8,)}
     config = {"experiment": {"max_turns": 9, "worlds": 3}, "model": model, "parallel": {"backend": "inline"}}
     compare(gymnasium_environment("CartPole-v1"), config, tmp_path)
 
 
-def test_windows_of_frames_that_cross_epochs(tmp_path: Path) -> None:
+def test_frames_that_cross_epochs_are_restored(tmp_path: Path) -> None:
     config = {
         "experiment": {"autoreset": True, "worlds": 2},
         "model": {"n_frames": 4},
@@ -100,26 +99,26 @@ def test_windows_of_frames_that_cross_epochs(tmp_path: Path) -> None:
     stopped = checkpointed(Odd, config, tmp_path / "window", 13)
     again = Odd(config=config)
     restore(again.prepare(), tmp_path / "window")
-    kept, found = (game.prepare().crew.stacks[0].frames.window for game in (stopped, again))
+    kept, found = (game.prepare().group.stacks[0].frames.window for game in (stopped, again))
     assert kept.any()
     assert np.array_equal(kept, found)
 
 
-def test_replicas_too(tmp_path: Path) -> None:
+def test_a_resumed_run_of_replicas_equals_the_whole_run(tmp_path: Path) -> None:
     compare(Odd, {"experiment": {"seeds": 3}, "parallel": {"backend": "inline"}}, tmp_path)
 
 
-def test_resumed_again_and_again(tmp_path: Path) -> None:
+def test_a_run_resumed_several_times_equals_the_whole_run(tmp_path: Path) -> None:
     config = {"parallel": {"backend": "inline", "train_interval": 3}}
     whole = Odd(config=merge(config, {"experiment": {"checkpoint_every": 4}})).run_experiment(23)
     checkpointed(Odd, config, tmp_path, 5)
     for epochs in (6, 11, 12, 23):
-        last = resumed(Odd, config, tmp_path, epochs)
+        last = resume(Odd, config, tmp_path, epochs)
     assert last["digest"] == whole["digest"]
 
 
-def test_results_that_wait_come_back_with_their_counts(tmp_path: Path) -> None:
-    """With a lag of 2 a checkpoint holds rounds that are done but not yet published."""
+def test_waiting_results_are_restored_with_their_counts(tmp_path: Path) -> None:
+    """With a lag of 2 a checkpoint holds rounds that are finished but not published."""
     config = {"parallel": {"backend": "inline", "policy_lag": 2, "train_interval": 2}}
     stopped = checkpointed(Odd, config, tmp_path, 9).prepare().rounds
     again = Odd(config=config).prepare()
@@ -137,11 +136,11 @@ def test_results_that_wait_come_back_with_their_counts(tmp_path: Path) -> None:
             assert all(bool((restored[name] == state[name]).all()) for name in state.tensors)
     told: list[int] = []
 
-    class Counts(SilentListener):
+    class Counts(BaseCallback):
         def on_round(self, result: RoundResult) -> None:
             told.append(int(result.updates.sum()))
 
-    again.environments[0].run_experiment(11, listeners=[Counts()])
+    again.environments[0].run_experiment(11, callbacks=[Counts()])
     assert told == [9]  # round 3: three updates of three agents
 
 

@@ -9,14 +9,14 @@ from typing import Any
 
 import numpy as np
 
-from parallel_agents.environment import Agent, Environment, ParallelEnvironment
-from parallel_agents.seeding import Purpose, uniforms
+from parallel_agents.core.seeding import Purpose, uniforms
+from parallel_agents.env import Agent, Environment, ParallelEnvironment
 
 ROOT = Path(__file__).parents[2]
 
 
 def treasure_hunt() -> type[Environment]:
-    """The example's class, loaded from its file."""
+    """Return the example's class, loaded from its file."""
     name = "treasure_hunt_under_test"
     if name not in sys.modules:
         spec = importlib.util.spec_from_file_location(name, ROOT / "examples" / "treasure_hunt.py")
@@ -28,7 +28,7 @@ def treasure_hunt() -> type[Environment]:
 
 
 class Odd(ParallelEnvironment):
-    """N agents pushed about by draws: some cannot act, some die early, worlds end at different turns."""
+    """N agents moved by draws: some cannot act, some end early, worlds end at different turns."""
 
     default_config = {
         "experiment": {"epochs": 7, "max_turns": 12},
@@ -88,5 +88,5 @@ class Odd(ParallelEnvironment):
 
 
 def run(cls: type[Environment], config: dict[str, Any]) -> dict[str, Any]:
-    """The summary of a whole run."""
+    """Run a whole run and return its summary."""
     return cls(config=config).run_experiment()

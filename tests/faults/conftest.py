@@ -1,57 +1,67 @@
-"""After any fault: no thread, process or piece of shared memory is left, and nothing half-written."""
+"""What the tests of faults share: commands in processes of their own, and fixtures."""
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import subprocess
 import sys
-import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from tests.execution.conftest import nothing_left as nothing_left
+
 ROOT = Path(__file__).parents[2]
-OURS = ("learner", "slow-model", "supervisor", "world")
+Ended = subprocess.CompletedProcess[str]
 
 
-def shared_memory() -> set[str]:
-    return set(os.listdir("/dev/shm")) if Path("/dev/shm").is_dir() else set()
+def begin(*words: object, folder: Path = ROOT, wrap: Callable[[list[str]], list[str]] = list) -> subprocess.Popen[str]:
+    """Start Python with these words, in a process group of its own. wrap: puts a command around it."""
+    return subprocess.Popen(
+        wrap([sys.executable, *map(str, words)]),
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
 
 
-def _ours() -> list[str]:
-    return [thread.name for thread in threading.enumerate() if thread.name.startswith(OURS)]
+def run(*words: object, timeout: float = 100.0, **how: Any) -> Ended:
+    """Run Python with these words to its end, as `begin` does."""
+    process = begin(*words, **how)
+    try:
+        out, err = process.communicate(timeout=timeout)
+    finally:
+        process.kill()
+    return Ended(process.args, process.returncode, out, err)
+
+
+def output(*words: object, **how: Any) -> str:
+    """Run Python with these words, and return what it printed; fail unless it ended well."""
+    ended = run(*words, **how)
+    assert ended.returncode == 0, ended.stdout + ended.stderr[-3000:]
+    return ended.stdout
+
+
+def until(condition: Callable[[], object], seconds: float = 20.0) -> bool:
+    """Wait until a condition holds; return False if it does not within the time."""
+    give_up = time.monotonic() + seconds
+    while not (holds := condition()) and time.monotonic() < give_up:
+        time.sleep(0.01)
+    return bool(holds)
 
 
 @pytest.fixture
-def nothing_left(tmp_path: Path) -> Iterator[None]:
-    yield
-    give_up = time.monotonic() + 2.0
-    while (_ours() or multiprocessing.active_children()) and time.monotonic() < give_up:
-        time.sleep(0.02)
-    assert _ours() == []
-    assert multiprocessing.active_children() == []
-    assert not {name for name in shared_memory() if str(os.getpid()) in name}
-    assert not list(tmp_path.rglob("*.unfinished"))
+def python(tmp_path: Path) -> Callable[..., Ended]:
+    """Return a function that runs a script in a folder of its own."""
 
-
-@pytest.fixture
-def python(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
-    """Run a script in a folder of its own, in a process group of its own."""
-
-    def run(script: str, *words: object, timeout: float = 100.0) -> subprocess.CompletedProcess[str]:
+    def run_script(script: str, *words: object, timeout: float = 100.0) -> Ended:
         (tmp_path / "script.py").write_text(script)
-        return subprocess.run(
-            [sys.executable, "script.py", *map(str, words)],
-            cwd=tmp_path,
-            env={**os.environ, "PYTHONPATH": str(ROOT)},
-            capture_output=True,
-            text=True,
-            timeout=timeout,
-            check=False,
-            start_new_session=True,
-        )
+        return run("script.py", *words, folder=tmp_path, timeout=timeout)
 
-    return run
+    return run_script

@@ -14,15 +14,15 @@ import resource
 import signal
 import sys
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
 import scipy.linalg  # noqa: F401 - its own threads are there before any limit is
 
 from parallel_agents import Agent, ParallelEnvironment
-from parallel_agents.runtime.backends import auto
-from parallel_agents.tracking.listeners import SilentListener
+from parallel_agents.execution import auto
+from parallel_agents.tracking.callbacks import BaseCallback
+from tests.execution.conftest import worker_processes
 
 AGENTS, SEES = 32, 256
 LIMITS = {"nofile": (resource.RLIMIT_NOFILE, "/proc/self/fd"), "nproc": (resource.RLIMIT_NPROC, "/proc/self/task")}
@@ -50,36 +50,35 @@ class Crowd(ParallelEnvironment):
         return np.asarray(actions, np.float32)
 
 
-class Ear(SilentListener):
-    """Keeps what is told, and tightens a limit in the middle of a run."""
+class Events(BaseCallback):
+    """Records events, and tightens a limit in the middle of a run."""
 
     def __init__(self, limit: str, count: int, when: str) -> None:
-        self.told: list[tuple[str, dict[str, str]]] = []
+        self.events: list[tuple[str, dict[str, str]]] = []
         self._tighten = (limit, count) if when == "middle" else None
 
     def on_event(self, name: str, fields: Mapping[str, Any]) -> None:
-        self.told.append((name, {key: str(value) for key, value in fields.items()}))
+        self.events.append((name, {key: str(value) for key, value in fields.items()}))
 
     def on_epoch(self, stats: Any) -> None:
         if stats.epoch == 4 and self._tighten is not None:
             limited(*self._tighten)
-            for child in Path(f"/proc/self/task/{os.getpid()}/children").read_text().split():
-                if b"spawn_main" in Path(f"/proc/{child}/cmdline").read_bytes():
-                    os.kill(int(child), signal.SIGKILL)
+            for worker in worker_processes(os.getpid()):
+                os.kill(worker, signal.SIGKILL)
 
 
 def limited(limit: str, count: int) -> None:
-    """Let there be only so many more."""
+    """Allow only so many more than there are now."""
     if limit in LIMITS:
         kind, used = LIMITS[limit]
         most = len(os.listdir(used)) + count
         resource.setrlimit(kind, (most, resource.getrlimit(kind)[1]))
 
 
-def run(backend: str, ear: Ear) -> dict[str, Any]:
+def run(backend: str, recorded: Events) -> dict[str, Any]:
     game = Crowd(config={"parallel": {} if backend == "auto" else {"backend": backend}})
-    summary = game.run_experiment(listeners=[ear])
-    return {"digest": summary["digest"], "backend": summary["backend"], "told": ear.told}
+    summary = game.run_experiment(callbacks=[recorded])
+    return {"digest": summary["digest"], "backend": summary["backend"], "events": recorded.events}
 
 
 if __name__ == "__main__":
@@ -87,4 +86,4 @@ if __name__ == "__main__":
     limit, count, when, *backends = sys.argv[1:]
     if when == "start":
         limited(limit, int(count))
-    sys.stdout.write(json.dumps({own: run(own, Ear(limit, int(count), when)) for own in backends}) + "\n")
+    sys.stdout.write(json.dumps({own: run(own, Events(limit, int(count), when)) for own in backends}) + "\n")

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 
 from parallel_agents import Agent, ParallelEnvironment
-from parallel_agents.models import DQN
-from parallel_agents.seeding import Purpose, generator
+from parallel_agents.algorithms import DQN
+from parallel_agents.core.seeding import Purpose, generator
 
 CELLS = 6
 ACTIONS = 3

@@ -18,9 +18,9 @@ from pathlib import Path
 
 import numpy as np
 
-from parallel_agents.cli import guard, main
+from parallel_agents.checkpoint.store import Store
+from parallel_agents.cli import main, process_watchdog
 from parallel_agents.cli import train as _train  # noqa: F401 - imported before the first fork
-from parallel_agents.runtime.checkpoints.store import Store
 from tests.faults import stubborn
 from tests.faults.stubborn import FROM, KINDS
 
@@ -43,7 +43,7 @@ def begun(kind: str, backend: str, out: Path) -> int:
     os.setpgid(0, 0)
     for number, target in ((1, out.with_suffix(".json")), (2, out.with_suffix(".err"))):
         os.dup2(os.open(target, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), number)
-    os._exit(guard.guarded(lambda: main(words), as_json=True))
+    os._exit(process_watchdog.run_in_child(lambda: main(words), as_json=True))
 
 
 def ended(pid: int, seconds: float) -> bool:

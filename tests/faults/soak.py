@@ -14,26 +14,26 @@ import time
 from pathlib import Path
 from typing import Any
 
-from parallel_agents.errors import Interrupted
-from parallel_agents.tracking.listeners import SilentListener
+from parallel_agents.core.errors import Interrupted
+from parallel_agents.tracking.callbacks import BaseCallback
 from parallel_agents.tracking.metrics import MetricsWriter
-from tests.environment.line_worlds import Line, tiny
+from tests.env.line_worlds import Line, tiny
+from tests.execution.conftest import children, worker_processes
 
 WARM_UP = 0.15
 """Share of the time after which everything must have its size."""
 
 
 def family() -> list[int]:
-    """This process and its children."""
-    children = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
-    return [os.getpid(), *map(int, children)]
+    """Return this process, its children and its workers."""
+    return [os.getpid(), *children(os.getpid()), *worker_processes(os.getpid())]
 
 
 def resident(pid: int) -> int:
     return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
-class Sampler(SilentListener):
+class Sampler(BaseCallback):
     """Memory, descriptors and shared memory, every few seconds; asks for the end when the time is over."""
 
     def __init__(self, minutes: float, run: Any) -> None:
@@ -63,7 +63,7 @@ def soak(minutes: float, backend: str, folder: Path) -> dict[str, Any]:
     folder.mkdir(parents=True, exist_ok=True)
     writer = MetricsWriter(folder / f"{backend}.jsonl", max_bytes=200_000)
     with contextlib.suppress(Interrupted):  # which is how the sampler ends it
-        game.run_experiment(10**9, listeners=[sampler, writer])
+        game.run_experiment(10**9, callbacks=[sampler, writer])
     later = [sample for sample in sampler.samples if sample[0] > WARM_UP * sampler.length]
     assert len(later) > 1, f"only {len(sampler.samples)} samples: too short, or the machine too busy"
     first, rest = later[0], later[1:]

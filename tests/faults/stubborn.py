@@ -6,13 +6,13 @@ import os
 import signal
 import threading
 import time
-from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
 
 from parallel_agents import Agent, ParallelEnvironment
-from parallel_agents.learning import DQNLearner
+from parallel_agents.algorithms.dqn import DQNLearner
+from tests.execution.conftest import children, worker_processes
 
 KINDS = ("plain", "learner", "world", "slow", "hung", "base")
 """What is in the way: nothing; a train_step() or a world that catches every Exception and goes on; a long turn; a
@@ -88,6 +88,6 @@ class Stubborn(ParallelEnvironment):
                     time.sleep(8.0)
                 case "hung":
                     DQNLearner.learn = _hang  # type: ignore[method-assign]
-                    for child in Path(f"/proc/self/task/{os.getpid()}/children").read_text().split():
-                        os.kill(int(child), signal.SIGSTOP)
+                    for process in [*worker_processes(os.getpid()), *children(os.getpid())]:
+                        os.kill(process, signal.SIGSTOP)
         return np.zeros((len(self.agents), self.n_worlds), np.float32)

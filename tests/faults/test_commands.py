@@ -1,4 +1,4 @@
-"""Whole processes: signals, kills, exits; what is left afterwards is a result or a checkpoint, and nothing else."""
+"""Whole commands under signals, kills and exits: each leaves a result or a checkpoint, and nothing else."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -14,7 +13,8 @@ from typing import Any
 
 import pytest
 
-from tests.faults.conftest import ROOT, shared_memory
+from tests.execution.conftest import shared_memory
+from tests.faults.conftest import begin, run, until
 
 START = """
 import signal, sys
@@ -22,7 +22,9 @@ signal.signal(signal.SIGINT, signal.default_int_handler)  # as from a terminal
 from parallel_agents.cli import main
 sys.exit(main())
 """
-HASTY = START.replace("sys.exit", "from parallel_agents.cli import guard\nguard.GRACE = 1.0\nsys.exit")
+HASTY = START.replace(
+    "sys.exit", "from parallel_agents.cli import process_watchdog\nprocess_watchdog.GRACE = 1.0\nsys.exit"
+)
 GAME = '''
 """Counts, and may hang in a turn."""
 import time
@@ -55,30 +57,18 @@ class Count(ParallelEnvironment):
 
 
 def started(folder: Path, *words: str, start: str = START) -> subprocess.Popen[str]:
-    """A run in a process group of its own, once it has a checkpoint and has gone on from it."""
+    """Start a run in a process group of its own, and return it once it has written two checkpoints."""
     (folder / "count.py").write_text(GAME)
-    process = subprocess.Popen(
-        [sys.executable, "-c", start, "train", "count.py", "--quiet", "--json", "--out", "mine", *words],
-        cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
-    give_up = time.monotonic() + 90.0
-    while not (folder / "mine" / "checkpoints" / "epoch-000002.json").exists():
-        assert process.poll() is None, process.communicate()
-        assert time.monotonic() < give_up, "the run did not get going"
-        time.sleep(0.02)
+    process = begin("-c", start, "train", "count.py", "--quiet", "--json", "--out", "mine", *words, folder=folder)
+    second = folder / "mine" / "checkpoints" / "epoch-000002.json"
+    assert until(lambda: second.exists() or process.poll() is not None, 90.0), "the run did not get going"
+    assert process.poll() is None, process.communicate()
     return process
 
 
 def gone(pids: list[str], within: float) -> bool:
-    give_up = time.monotonic() + within
-    while any(_runs(pid) for pid in pids) and time.monotonic() < give_up:
-        time.sleep(0.02)
-    return not any(_runs(pid) for pid in pids)
+    """Wait until none of the processes runs; return False if one still does after so many seconds."""
+    return until(lambda: not any(map(_runs, pids)), within)
 
 
 def _runs(pid: str) -> bool:
@@ -89,13 +79,13 @@ def _runs(pid: str) -> bool:
 
 
 def family(process: subprocess.Popen[str]) -> list[str]:
-    """Processes of the group other than the first."""
-    found = subprocess.run(["ps", "-o", "pid=", "-g", str(process.pid)], capture_output=True, text=True, check=False)
-    return [pid for pid in found.stdout.split() if int(pid) != process.pid]
+    """Return the processes of the group other than the first."""
+    listed = subprocess.run(["ps", "-o", "pid=", "-g", str(process.pid)], capture_output=True, text=True, check=False)
+    return [pid for pid in listed.stdout.split() if int(pid) != process.pid]
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_f21_f22_a_signal_finishes_the_epoch_writes_a_checkpoint_and_leaves(
+def test_f21_f22_a_signal_finishes_the_epoch_writes_a_checkpoint_and_ends_the_run(
     number: signal.Signals, code: int, tmp_path: Path
 ) -> None:
     process = started(tmp_path, "--backend", "thread")
@@ -103,13 +93,13 @@ def test_f21_f22_a_signal_finishes_the_epoch_writes_a_checkpoint_and_leaves(
     process.send_signal(number)
     out, err = process.communicate(timeout=60)
     assert process.returncode == code, err
-    told = json.loads(out)
-    stopped = int(told["message"].split()[3])  # stopped after epoch N of M
+    result = json.loads(out)
+    stopped = int(result["message"].split()[3])  # stopped after epoch N of M
     newest = sorted((tmp_path / "mine" / "checkpoints").glob("epoch-*.json"))[-1]
     assert newest.name == f"epoch-{stopped:06d}.json"
 
 
-def test_f21_a_second_interrupt_leaves_at_once(tmp_path: Path) -> None:
+def test_f21_a_second_interrupt_ends_the_run_at_once(tmp_path: Path) -> None:
     process = started(tmp_path, "--backend", "inline", "--set", "world.hang=true")
     time.sleep(0.3)
     process.send_signal(signal.SIGINT)
@@ -123,7 +113,7 @@ def test_f21_a_second_interrupt_leaves_at_once(tmp_path: Path) -> None:
     assert not list((tmp_path / "mine").rglob("*.unfinished"))
 
 
-def test_f21_an_epoch_that_does_not_end_within_the_grace_is_left(tmp_path: Path) -> None:
+def test_f21_an_epoch_that_does_not_end_within_the_grace_period_is_abandoned(tmp_path: Path) -> None:
     process = started(tmp_path, "--backend", "inline", "--set", "world.hang=true", start=HASTY)
     time.sleep(0.3)
     process.send_signal(signal.SIGTERM)
@@ -136,7 +126,7 @@ def test_f23_f24_a_killed_parent_leaves_no_child_and_no_shared_memory(tmp_path: 
     before = shared_memory()
     process = started(tmp_path, "--backend", "process")
     children = family(process)
-    assert children, "there is a worker process"
+    assert len(children) >= 3, "the run, the server that forks workers, and a worker"
     process.kill()
     process.communicate(timeout=30)
     assert gone(children, 2.0)
@@ -152,28 +142,20 @@ def test_f24_a_killed_group_leaves_no_shared_memory_either(tmp_path: Path) -> No
     assert shared_memory() <= before
 
 
-def test_f38_what_cannot_be_interrupted_ends_the_command_with_its_stacks(tmp_path: Path) -> None:
+def test_f38_what_cannot_be_interrupted_ends_the_command_and_writes_tracebacks(tmp_path: Path) -> None:
     """A world that hangs and ignores the interruption: the process ends all the same."""
     stubborn = GAME.replace(
         "            time.sleep(600.0)\n",
         "            while True:\n                try:\n                    time.sleep(600.0)\n"
         "                except BaseException:\n                    continue\n",
     ).replace(
-        "import time\n", "import time\nfrom parallel_agents.runtime import supervision\nsupervision.LAST_GRACE = 0.5\n"
+        "import time\n", "import time\nfrom parallel_agents.execution import watchdog\nwatchdog.LAST_GRACE = 0.5\n"
     )
     assert "BaseException" in stubborn
     (tmp_path / "stubborn.py").write_text(stubborn)
     words = ["train", "stubborn.py", "--quiet", "--out", "mine", "--backend", "inline"]
     settings = ["--set", "world.hang=true", "--set", "parallel.world_deadline=0.5"]
-    ended = subprocess.run(
-        [sys.executable, "-c", START, *words, *settings],
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        timeout=100,
-        check=False,
-    )
+    ended = run("-c", START, *words, *settings, folder=tmp_path)
     assert ended.returncode == 1, ended.stderr
     assert "hangs at turn 1 of epoch 3 and cannot be interrupted" in ended.stderr
     assert "in apply_actions" in next((tmp_path / "mine").glob("stacks-*.txt")).read_text()
@@ -190,36 +172,27 @@ ODD = (
 
 
 def odd(folder: Path, do: str, *words: str) -> subprocess.CompletedProcess[str]:
-    """A run of four epochs with a checkpoint of each, in which a world does something odd in the third."""
+    """Run four epochs with a checkpoint of each, in which a world does something odd in the third."""
     assert "exec" in ODD
     (folder / "odd.py").write_text(ODD)
-    given = ["train", "odd.py", "--quiet", "--out", "mine", "--epochs", "4", "--set", f"world.do={do}", *words]
-    return subprocess.run(
-        [sys.executable, "-c", START, *given],
-        cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        timeout=100,
-        check=False,
-    )
+    command = ["train", "odd.py", "--quiet", "--out", "mine", "--epochs", "4", "--set", f"world.do={do}", *words]
+    return run("-c", START, *command, folder=folder)
 
 
 def last_record(folder: Path) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((folder / "mine" / "log.jsonl").read_text().splitlines()[-1])
-    return found
+    return dict(json.loads((folder / "mine" / "log.jsonl").read_text().splitlines()[-1]))
 
 
 @pytest.mark.parametrize("do", ["os._exit(0)", "os.kill(os.getpid(), 9)"])
 def test_f73_a_world_that_ends_the_process_is_a_failure_with_its_place(do: str, tmp_path: Path) -> None:
     ended = odd(tmp_path, do, "--json")
     assert ended.returncode == 1, ended.stderr
-    told = json.loads(ended.stdout)
+    result = json.loads(ended.stdout)
     how = "signal SIGKILL" if "kill" in do else "exit code 0"
-    assert told["error"] == "WorldError"
-    assert f"ended by {how} at turn 2 of epoch 3, before the run was over" in told["message"]
-    assert told["message"] in ended.stderr
-    assert last_record(tmp_path)["cause"] == told["message"]
+    assert result["error"] == "WorldError"
+    assert f"ended by {how} at turn 2 of epoch 3, before the run was over" in result["message"]
+    assert result["message"] in ended.stderr
+    assert last_record(tmp_path)["cause"] == result["message"]
     assert (tmp_path / "mine" / "checkpoints" / "epoch-000001.json").exists()
 
 
@@ -228,15 +201,7 @@ def test_f73_sys_exit_before_the_run_is_a_failure_too(tmp_path: Path) -> None:
         "import sys\nfrom parallel_agents import ParallelEnvironment\n"
         "class Leaves(ParallelEnvironment):\n    def __init__(self, **_):\n        sys.exit(0)\n"
     )
-    ended = subprocess.run(
-        [sys.executable, "-c", START, "train", "leaves.py", "--json", "--quiet"],
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        timeout=100,
-        check=False,
-    )
+    ended = run("-c", START, "train", "leaves.py", "--json", "--quiet", folder=tmp_path)
     assert ended.returncode == 1, ended.stderr
     assert json.loads(ended.stdout) == {"error": "SystemExit", "message": "sys.exit(0) was called"}
 
@@ -252,7 +217,7 @@ def test_f74_what_a_world_prints_never_breaks_the_json(tmp_path: Path) -> None:
 
 
 def test_f75_a_world_that_hangs_in_c_with_the_lock_is_ended_from_outside_and_named(tmp_path: Path) -> None:
-    do = "from parallel_agents.runtime import supervision; supervision.LAST_GRACE = 0.5; time.sleep(0.6)"
+    do = "from parallel_agents.execution import watchdog; watchdog.LAST_GRACE = 0.5; time.sleep(0.6)"
     # A PyDLL keeps the interpreter's lock; a lock taken twice, unlike a sleep, is not ended by a signal either.
     hang = "libc, lock = ctypes.PyDLL(None), ctypes.create_string_buffer(64); "
     hang += "libc.pthread_mutex_lock(lock); libc.pthread_mutex_lock(lock)"
@@ -270,10 +235,10 @@ def test_f75_a_world_that_hangs_in_c_with_the_lock_is_ended_from_outside_and_nam
 
 def test_f41_every_record_says_which_run_role_thread_and_version(tmp_path: Path) -> None:
     from parallel_agents.tracking.logs import EventLog, bind, configure_logs
-    from tests.environment.line_worlds import Line, tiny
+    from tests.env.line_worlds import Line, tiny
 
     with configure_logs(tmp_path / "log.jsonl", run="k3", level="debug", console=False), bind(role="conductor"):
-        Line(config=tiny(parallel={"backend": "thread", "num_workers": 2})).run_experiment(listeners=[EventLog()])
+        Line(config=tiny(parallel={"backend": "thread", "num_workers": 2})).run_experiment(callbacks=[EventLog()])
     records = [json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines()]
     assert {record["role"] for record in records} == {"conductor", "learner"}
     for record in records:
@@ -288,8 +253,8 @@ def test_f42_a_script_that_fails_while_learners_are_busy_ends_quickly(
     ended = python(
         """
 import threading, time
-from parallel_agents.learning import DQNLearner
-from tests.environment.line_worlds import Line, tiny
+from parallel_agents.algorithms.dqn import DQNLearner
+from tests.env.line_worlds import Line, tiny
 
 def hang(self, *given):
     threading.Event().wait()

@@ -1,4 +1,4 @@
-"""Files that are cut, flipped, swapped, killed in the middle or have no room: what was good before stays good."""
+"""Checkpoints survive cut, flipped and swapped files, kills in the middle of a write, and full disks."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
 import tempfile
 import threading
 from collections.abc import Iterator
@@ -16,21 +15,21 @@ from typing import Any
 import numpy as np
 import pytest
 
-from parallel_agents.errors import CheckpointError, RunError
-from parallel_agents.learning import DQNLearner
-from parallel_agents.runtime.checkpoints import Checkpointer, restore
-from parallel_agents.runtime.checkpoints.store import Manifest, Store
-from parallel_agents.tracking.files import write_atomically
-from tests.environment.line_worlds import Line, tiny
-from tests.faults.conftest import ROOT
-from tests.faults.test_learners import Ear
+from parallel_agents.algorithms.dqn import DQNLearner
+from parallel_agents.checkpoint import Checkpointer, restore
+from parallel_agents.checkpoint.store import Manifest, Store
+from parallel_agents.core.errors import CheckpointError, RunError
+from parallel_agents.core.files import write_atomically
+from tests.env.line_worlds import Line, tiny
+from tests.faults.conftest import run
+from tests.faults.test_learners import Events
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
 
 
 @pytest.fixture
 def checkpoints(tmp_path: Path) -> tuple[Path, str]:
-    """A run folder with three checkpoints, and the digest of the run if it goes on to epoch 9."""
+    """Return a run folder with three checkpoints, and the digest of the run at epoch 9."""
     config = tiny(experiment={"epochs": 9, "checkpoint_every": 2})
     game = Line(config=config)
     game.prepare().checkpointer = Checkpointer(game.prepare(), tmp_path, keep_last=3)
@@ -39,7 +38,7 @@ def checkpoints(tmp_path: Path) -> tuple[Path, str]:
 
 
 def resumed(folder: Path) -> tuple[str, int, list[str]]:
-    """Digest at epoch 9 of the run that goes on, from which epoch, and what was wrong with newer checkpoints."""
+    """Return the digest at epoch 9 of the resumed run, the epoch it was resumed from, and what is wrong with newer ones."""
     game = Line(config=tiny(experiment={"epochs": 9, "checkpoint_every": 2}))
     manifest, troubles = restore(game.prepare(), folder)
     return str(game.run_experiment(9)["digest"]), manifest.epoch, troubles
@@ -49,7 +48,7 @@ KILLED_WRITER = """
 import os, signal, sys
 from pathlib import Path
 import numpy as np
-from parallel_agents.runtime.checkpoints.store import Manifest, Store
+from parallel_agents.checkpoint.store import Manifest, Store
 
 store = Store(Path(sys.argv[1]))
 store.open_for_writing()
@@ -145,7 +144,7 @@ def test_f27_parts_of_different_checkpoints_are_never_mixed(checkpoints: tuple[P
 
 
 def noticed(store: Store, epoch: int, name: str) -> bool:
-    """Whether damage is named; only what checkpoints share stands a second time and can still be taken."""
+    """Return whether damage is named; only shared files have a copy and can still be used."""
     try:
         troubles = store.check(store.manifest(epoch))
     except CheckpointError as error:
@@ -153,7 +152,9 @@ def noticed(store: Store, epoch: int, name: str) -> bool:
     return name.startswith("memory-") and any(name in trouble for trouble in troubles)
 
 
-def test_f28_flipped_bits_and_cut_files_are_noticed_and_passed_over(checkpoints: tuple[Path, str]) -> None:
+def test_f28_flipped_bits_and_cut_files_are_noticed_and_an_older_checkpoint_is_used(
+    checkpoints: tuple[Path, str],
+) -> None:
     folder, digest = checkpoints
     store, draws = Store(folder), np.random.Generator(np.random.Philox(3))
     newest, _ = store.newest_good()
@@ -175,7 +176,7 @@ def test_f28_flipped_bits_and_cut_files_are_noticed_and_passed_over(checkpoints:
 
 
 def small_disk(megabytes: float) -> Iterator[Path]:
-    """A file system with so much room; skipped where the system does not let us make one."""
+    """Yield a file system of the given size; skip the test if the system does not let us make one."""
     where = Path(tempfile.mkdtemp(prefix="small_disk_"))
     size = f"size={int(megabytes * 1024)}k"
     made = subprocess.run(["mount", "-t", "tmpfs", "-o", size, "none", str(where)], capture_output=True, check=False)
@@ -194,14 +195,14 @@ def quarter_megabyte() -> Iterator[Path]:
     yield from small_disk(0.25)
 
 
-def test_f29_a_full_disk_ends_nothing_and_is_said(quarter_megabyte: Path) -> None:
+def test_f29_a_full_disk_is_reported_and_the_run_continues(quarter_megabyte: Path) -> None:
     """The disk fills up after two checkpoints, is freed later, and the next checkpoint is whole again."""
     config = tiny(experiment={"epochs": 16, "checkpoint_every": 2})
-    game, ear = Line(config=config), Ear()
+    game, recorded = Line(config=config), Events()
     game.prepare().checkpointer = Checkpointer(game.prepare(), quarter_megabyte, keep_last=3)
     ballast = quarter_megabyte / "ballast"
 
-    class Filler(Ear):
+    class Filler(Events):
         def on_epoch(self, stats: Any) -> None:
             if stats.epoch == 5:
                 assert game.prepare().checkpointer.wait(20.0)  # type: ignore[union-attr]
@@ -211,8 +212,8 @@ def test_f29_a_full_disk_ends_nothing_and_is_said(quarter_megabyte: Path) -> Non
                 assert Store(quarter_megabyte).newest_good()[0].epoch == 4  # what was good stays good
                 ballast.unlink()
 
-    summary = game.run_experiment(listeners=[ear, Filler()])
-    failed = [fields for name, fields in ear.events if name == "checkpoint_failed"]
+    summary = game.run_experiment(callbacks=[recorded, Filler()])
+    failed = [fields for name, fields in recorded.events if name == "checkpoint_failed"]
     assert [fields["epoch"] for fields in failed] == [6, 8, 10]
     assert all("No space left" in fields["cause"] for fields in failed)
     assert summary["unwritten_checkpoints"] == 3
@@ -232,24 +233,24 @@ def _fill(path: Path) -> None:
             return
 
 
-def test_f29_room_is_looked_at_before_the_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def start(free: int) -> tuple[Any, Ear]:
+def test_f29_free_space_is_checked_before_the_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def start(free: int) -> tuple[Any, Events]:
         monkeypatch.setattr(shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(2**40, 2**40 - free, free))  # type: ignore[attr-defined]
-        game, ear = Line(config=tiny()), Ear()
+        game, recorded = Line(config=tiny()), Events()
         game.prepare().checkpointer = Checkpointer(game.prepare(), tmp_path, keep_last=1)
-        return game, ear
+        return game, recorded
 
-    game, ear = start(100)
+    game, recorded = start(100)
     with pytest.raises(
         RunError, match=r"a checkpoint needs at least [\d,]+ bytes, but only 100 are free in .*make room"
     ):
-        game.run_experiment(listeners=[ear])
-    game, ear = start(20_000)
-    game.run_experiment(2, listeners=[ear])
-    assert ear.names() == ["disk_is_short"]
-    game, ear = start(2**30)
-    game.run_experiment(2, listeners=[ear])
-    assert ear.names() == []
+        game.run_experiment(callbacks=[recorded])
+    game, recorded = start(20_000)
+    game.run_experiment(2, callbacks=[recorded])
+    assert recorded.names() == ["disk_is_short"]
+    game, recorded = start(2**30)
+    game.run_experiment(2, callbacks=[recorded])
+    assert recorded.names() == []
 
 
 def test_f29_a_limit_on_file_sizes_is_a_full_disk_too(python: Any, tmp_path: Path) -> None:
@@ -257,9 +258,9 @@ def test_f29_a_limit_on_file_sizes_is_a_full_disk_too(python: Any, tmp_path: Pat
         """
 import resource, signal, sys
 from pathlib import Path
-from parallel_agents.runtime.checkpoints import Checkpointer
-from parallel_agents.runtime.checkpoints.store import Store
-from tests.environment.line_worlds import Line, tiny
+from parallel_agents.checkpoint import Checkpointer
+from parallel_agents.checkpoint.store import Store
+from tests.env.line_worlds import Line, tiny
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 game = Line(config=tiny(experiment={"checkpoint_every": 1}))
 game.prepare().checkpointer = Checkpointer(game.prepare(), Path("run"), keep_last=3)
@@ -300,10 +301,10 @@ def test_f31_a_checkpoint_with_rounds_in_flight_awaits_and_records_them(
 
 
 def test_f25_leftovers_of_a_killed_writer_are_gone_after_the_next_start(tmp_path: Path) -> None:
-    script = "import os,sys,pathlib;from parallel_agents.tracking import files;os.fsync=lambda fd:os.kill(os.getpid(),9);files.write_atomically(pathlib.Path(sys.argv[1])/'state-000009.safetensors',[b'x'])"
+    script = "import os,sys,pathlib;from parallel_agents.core import files;os.fsync=lambda fd:os.kill(os.getpid(),9);files.write_atomically(pathlib.Path(sys.argv[1])/'state-000009.safetensors',[b'x'])"
     folder = tmp_path / "checkpoints"
     folder.mkdir()
-    killed = subprocess.run([sys.executable, "-c", script, str(folder)], cwd=ROOT, check=False, timeout=100)
+    killed = run("-c", script, folder)
     assert killed.returncode == -signal.SIGKILL
     assert len(list(folder.glob(".*.unfinished"))) == 1
     Store(tmp_path).open_for_writing()
@@ -325,25 +326,25 @@ def test_f55_one_damaged_byte_or_one_lost_file_never_loses_every_checkpoint(chec
 
 
 def long_run(folder: Path, epochs: int, capacity: int) -> int:
-    """Checkpoint after every epoch; the greatest number of files at any time."""
+    """Write a checkpoint after every epoch, and return the greatest number of files at any time."""
     model = {"buffer_size": capacity, "updates_per_round": 1}
     config = tiny(experiment={"epochs": epochs, "max_turns": 1, "checkpoint_every": 1}, model=model)
     game, most = Line(config=config), 0
     game.prepare().checkpointer = Checkpointer(game.prepare(), folder, keep_last=3)
 
-    class Counts(Ear):
+    class Counts(Events):
         def on_epoch(self, stats: Any) -> None:
             nonlocal most
             most = max(most, len(os.listdir(folder / "checkpoints")))
 
-    summary = game.run_experiment(listeners=[Counts()])
+    summary = game.run_experiment(callbacks=[Counts()])
     again = Line(config=config)
     restore(again.prepare(), folder)
     assert again.run_experiment(epochs)["digest"] == summary["digest"]
     return most
 
 
-def test_f56_files_do_not_pile_up_with_checkpoints(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_f56_the_number_of_files_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """100 checkpoints of a buffer that none of them leaves: levels 0 to 2, twice each, and what three more need."""
     monkeypatch.setattr(os, "fsync", lambda _: None)  # no power is lost here, and waiting for the disk takes long
     assert long_run(tmp_path, 100, 2_000) <= 80
@@ -391,7 +392,7 @@ def rewritten(folder: Path, values: Any = None, arrays: Any = None) -> None:
     store.commit(Manifest(manifest.epoch, files, manifest.values if values is None else values(dict(manifest.values))))
 
 
-def test_f58_missing_and_mistyped_values_are_named_and_the_checkpoint_before_is_taken(
+def test_f58_missing_and_mistyped_values_are_named_and_an_older_checkpoint_is_used(
     checkpoints: tuple[Path, str],
 ) -> None:
     folder, digest = checkpoints
@@ -420,7 +421,9 @@ def test_f58_missing_and_mistyped_values_are_named_and_the_checkpoint_before_is_
 
 @pytest.mark.parametrize("part", ["newest.online", "acting"])
 @pytest.mark.parametrize("odd", [np.nan, np.inf])
-def test_f58_weights_that_are_no_numbers_are_passed_over(part: str, odd: float, checkpoints: tuple[Path, str]) -> None:
+def test_f58_an_older_checkpoint_is_used_if_weights_are_not_finite(
+    part: str, odd: float, checkpoints: tuple[Path, str]
+) -> None:
     folder, digest = checkpoints
 
     def spoiled(arrays: dict[str, Any]) -> dict[str, Any]:
@@ -445,7 +448,7 @@ def test_f59_rotation_after_damage_keeps_a_checkpoint_that_can_be_used(checkpoin
     manifest, troubles = restore(run, folder)
     assert (manifest.epoch, len(troubles)) == (2, 2)
     run.checkpointer = Checkpointer(run, folder, keep_last=1)
-    run.checkpointer.goes_on(manifest)
+    run.checkpointer.continue_from(manifest)
     game.run_experiment(3)
     assert Store(folder).epochs() == [3]
     assert resumed(folder)[:2] == (digest, 3)

@@ -1,4 +1,4 @@
-"""A run folder: one writer, no way out of it, and what it says when a run fails."""
+"""A run folder has one writer, links do not lead out of it, and its log says why a run failed."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import re
 import shutil
 import signal
 import socket
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -19,18 +18,18 @@ import numpy as np
 import pytest
 import structlog
 
+from parallel_agents.checkpoint import Checkpointer, restore, writer
+from parallel_agents.checkpoint.store import Store
 from parallel_agents.cli import main
-from parallel_agents.errors import FolderInUse
+from parallel_agents.core.errors import FolderInUse
+from parallel_agents.core.files import read_file
+from parallel_agents.core.folder_lock import FolderLock
 from parallel_agents.games import write_gif
-from parallel_agents.runtime.checkpoints import Checkpointer, restore, writing
-from parallel_agents.runtime.checkpoints.store import Store
-from parallel_agents.tracking.files import read_file
-from parallel_agents.tracking.locks import FolderLock
 from parallel_agents.tracking.timeline import Timeline
 from parallel_agents.workflows.trainer import ParallelWorkflowRLTrainer
 from tests.cli.guess_game import GAME
-from tests.environment.line_worlds import Line, tiny
-from tests.faults.conftest import ROOT
+from tests.env.line_worlds import Line, tiny
+from tests.faults.conftest import ROOT, begin, until
 from tests.faults.test_commands import started
 
 Command = Callable[..., tuple[int, dict[str, Any], str]]
@@ -38,7 +37,7 @@ Command = Callable[..., tuple[int, dict[str, Any], str]]
 
 @pytest.fixture
 def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Iterator[Command]:
-    """The command line in a folder that holds a game as guess.py: exit code, what it printed as JSON, and stderr."""
+    """Run commands in a folder that holds a game as guess.py; return exit code, printed JSON and stderr."""
     (tmp_path / "guess.py").write_text(GAME)
     monkeypatch.chdir(tmp_path)
 
@@ -57,14 +56,6 @@ def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.Captu
 
 def contents(folder: Path) -> dict[str, bytes | None]:
     return {str(path.relative_to(folder)): path.read_bytes() if path.is_file() else None for path in folder.rglob("*")}
-
-
-def until(condition: Callable[[], bool], seconds: float = 20.0) -> bool:
-    """Wait until the condition holds; False if it does not within the time."""
-    give_up = time.monotonic() + seconds
-    while not (holds := condition()) and time.monotonic() < give_up:
-        time.sleep(0.01)
-    return holds
 
 
 # -- one writer ----------------------------------------------------------------------------------------------
@@ -102,7 +93,7 @@ def test_f51_a_second_writer_is_told_who_holds_the_folder_and_changes_nothing(co
 HOLDER = """
 import os, subprocess, sys, time
 from pathlib import Path
-from parallel_agents.tracking.locks import FolderLock
+from parallel_agents.core.folder_lock import FolderLock
 lock = FolderLock(Path(sys.argv[1]))
 forked = os.fork()
 if not forked:
@@ -115,8 +106,7 @@ time.sleep(100)
 
 
 def test_f52_the_lock_ends_with_a_killed_process_though_its_children_live_on(tmp_path: Path) -> None:
-    env = {**os.environ, "PYTHONPATH": str(ROOT)}
-    holder = subprocess.Popen([sys.executable, "-c", HOLDER, str(tmp_path)], env=env, stdout=subprocess.PIPE, text=True)
+    holder = begin("-c", HOLDER, tmp_path)
     assert holder.stdout is not None
     children = [int(pid) for pid in holder.stdout.readline().split()]
     try:
@@ -129,10 +119,10 @@ def test_f52_the_lock_ends_with_a_killed_process_though_its_children_live_on(tmp
     finally:
         for pid in children:
             os.kill(pid, signal.SIGKILL)
-        holder.stdout.close()
+        holder.communicate(timeout=20)
 
 
-def test_f51_a_run_that_goes_on_is_the_one_writer_again_or_refuses(tmp_path: Path) -> None:
+def test_f51_a_continued_run_is_the_one_writer_again_or_refuses(tmp_path: Path) -> None:
     """Between two calls the folder is free; what another run wrote meanwhile is never mixed with one's own."""
     config = tiny(experiment={"epochs": 8, "checkpoint_every": 2})
     whole = Line(config=config).run_experiment()["digest"]
@@ -146,7 +136,7 @@ def test_f51_a_run_that_goes_on_is_the_one_writer_again_or_refuses(tmp_path: Pat
     second = Line(config=config)
     manifest, _ = restore(second.prepare(), tmp_path)
     second.prepare().checkpointer = Checkpointer(second.prepare(), tmp_path, keep_last=3)
-    second.prepare().checkpointer.goes_on(manifest)  # type: ignore[union-attr]
+    second.prepare().checkpointer.continue_from(manifest)  # type: ignore[union-attr]
     assert second.run_experiment()["digest"] == whole
     with pytest.raises(Exception, match="another run has written checkpoints"):
         first.run_experiment(8)
@@ -202,7 +192,7 @@ def test_f53_a_linked_folder_below_a_run_folder_is_refused(name: str, command: C
     assert contents(elsewhere) == before
 
 
-def test_f53_a_link_on_the_way_to_the_run_folder_is_the_users_own(command: Command, tmp_path: Path) -> None:
+def test_f53_a_link_above_the_run_folder_is_followed(command: Command, tmp_path: Path) -> None:
     (tmp_path / "big_disk").mkdir()
     (tmp_path / "runs").symlink_to(tmp_path / "big_disk")
     (tmp_path / "mine").symlink_to(tmp_path / "big_disk" / "one")
@@ -216,13 +206,19 @@ def test_f53_every_file_of_a_run_folder_is_written_by_the_module_that_follows_no
     writes = re.compile(
         r"""write_text\(|write_bytes\(|open\(\s*["'][wax]|open\([^)]*,\s*["'][wax]|O_WRONLY|O_RDWR|imwrite\("""
     )
-    named_by_users = {"cli/new.py", "market/sample/export.py"}
-    in_memory = {"games/draw.py", "workflows/pictures.py"}
-    by_descriptor = {"tracking/files.py", "tracking/lines.py", "tracking/locks.py", "cli/__init__.py", "cli/guard.py"}
-    in_the_cache = {"compiled.py"}
+    named_by_users = {"cli/authoring.py", "market/sample/export_writer.py"}
+    in_memory = {"games/render.py", "workflows/pictures.py"}
+    by_descriptor = {
+        "core/files.py",
+        "core/folder_lock.py",
+        "tracking/jsonl.py",
+        "cli/__init__.py",
+        "cli/process_watchdog.py",
+    }
+    in_the_cache, to_nowhere = {"core/compiled.py"}, {"execution/forkserver.py"}
     package = ROOT / "parallel_agents"
     found = {str(path.relative_to(package)) for path in package.rglob("*.py") if writes.search(path.read_text())}
-    assert found <= named_by_users | in_memory | by_descriptor | in_the_cache
+    assert found <= named_by_users | in_memory | by_descriptor | in_the_cache | to_nowhere
 
 
 def test_f53_pictures_and_traces_replace_a_link(tmp_path: Path) -> None:
@@ -263,7 +259,7 @@ READ = ("run.json", "config.json", "metrics.jsonl", "checkpoints/epoch-000004.js
 
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize("make", [fifo, unix_socket, device, ten_gigabytes])
-def test_f54_what_is_no_file_of_a_run_is_refused_before_it_is_read(
+def test_f54_fifos_sockets_devices_and_huge_files_are_refused_before_they_are_read(
     make: Callable[[Path], None], command: Command, tmp_path: Path
 ) -> None:
     """Nobody is at the other end of the FIFO, /dev/zero never ends, and ten gigabytes of holes are no manifest."""
@@ -302,7 +298,7 @@ def test_f60_the_last_record_of_a_failed_run_says_why_where_and_what_to_do(comma
     line = 1 + GAME[: GAME.index("raise ZeroDivisionError")].count("\n")
     assert record["place"] == f"{tmp_path / 'guess.py'}:{line} in apply_actions()"
     assert (record["epoch"], record["turn"], record["round"]) == (1, 1, 0)
-    assert "mend the environment" in record["advice"]
+    assert "fix the environment" in record["advice"]
     assert f"`parallel-agents resume {tmp_path / 'run'}` goes on from its first epoch" in record["advice"]
     code, _, _ = command("resume", "run", "--quiet")
     assert code == 1
@@ -328,7 +324,7 @@ def test_f60_an_interrupted_run_says_how_to_go_on(command: Command, tmp_path: Pa
     assert "goes on after epoch 2" in record["advice"]
 
 
-def test_f61_what_cannot_be_written_beside_the_result_never_costs_it(command: Command, tmp_path: Path) -> None:
+def test_f61_outputs_that_cannot_be_written_never_cost_the_result(command: Command, tmp_path: Path) -> None:
     """Folders stand where files should go, and a line of the metrics does not fit the agents."""
     whole = command("train", "guess.py", "--out", "whole", "--quiet", "--epochs", "6")[1]
     assert command("train", "guess.py", "--out", "run", "--quiet", "--epochs", "3")[0] == 0
@@ -348,11 +344,11 @@ def test_f61_what_cannot_be_written_beside_the_result_never_costs_it(command: Co
     assert whole["unwritten_outputs"] == 0
 
 
-def test_f61_a_listener_that_fails_is_counted(command: Command, tmp_path: Path) -> None:
+def test_f61_a_callback_that_fails_is_counted(command: Command, tmp_path: Path) -> None:
     recorder = """
     def recorders(self, folder):
-        from parallel_agents.tracking.listeners import SilentListener
-        class Broken(SilentListener):
+        from parallel_agents.tracking.callbacks import BaseCallback
+        class Broken(BaseCallback):
             def on_epoch(self, stats):
                 raise OSError("no pictures today")
         return [Broken()]
@@ -373,10 +369,12 @@ class Breaks(Line):
             raise RuntimeError("something broke")
 
 
-def test_f62_a_failing_run_keeps_something_without_being_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_f62_a_failing_run_keeps_checkpoints_that_nobody_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Checkpoints come by the clock unless their epochs are set, and no digest depends on them."""
-    monkeypatch.setattr(writing, "EVERY", 0.0)
-    monkeypatch.setattr(writing, "SHARE", 1e9)
+    monkeypatch.setattr(writer, "EVERY", 0.0)
+    monkeypatch.setattr(writer, "SHARE", 1e9)
     config = tiny(experiment={"epochs": 6})
     whole = Line(config=config).run_experiment()["digest"]
     game = Breaks(config=config)
@@ -387,7 +385,7 @@ def test_f62_a_failing_run_keeps_something_without_being_asked(tmp_path: Path, m
     again = Line(config=config)
     manifest, _ = restore(again.prepare(), tmp_path)
     again.prepare().checkpointer = Checkpointer(again.prepare(), tmp_path, keep_last=2)
-    again.prepare().checkpointer.goes_on(manifest)  # type: ignore[union-attr]
+    again.prepare().checkpointer.continue_from(manifest)  # type: ignore[union-attr]
     assert again.run_experiment()["digest"] == whole
 
 
@@ -395,7 +393,7 @@ def test_f62_checkpoints_by_the_clock_take_no_more_than_their_share(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """After one that took a tenth of a second, the next one is due ten seconds later, whatever EVERY says."""
-    monkeypatch.setattr(writing, "EVERY", 0.0)
+    monkeypatch.setattr(writer, "EVERY", 0.0)
     write = Store.commit
 
     def slow(self: Store, manifest: Any) -> None:
@@ -423,7 +421,7 @@ def test_f63_resume_and_train_do_not_send_the_user_to_each_other(command: Comman
     assert "it starts from its first epoch" in err
 
 
-def test_f63_where_every_checkpoint_is_damaged_the_advice_works(command: Command, tmp_path: Path) -> None:
+def test_f63_the_advice_works_if_every_checkpoint_is_damaged(command: Command, tmp_path: Path) -> None:
     whole = command("train", "guess.py", "--out", "run", "--quiet")[1]
     for path in (tmp_path / "run" / "checkpoints").glob("state-*"):
         path.write_bytes(b"damaged")

@@ -1,4 +1,4 @@
-"""Hostile files: read as data, checked before they are read, never run, never a way out of the run folder."""
+"""Hostile files are checked before they are read, never run, and reach nothing outside the run folder."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from parallel_agents.config import Config, parse_setting
-from parallel_agents.errors import CheckpointError, ConfigError, CorruptCheckpoint
-from parallel_agents.runtime.checkpoints.store import Manifest, Store, _canonical
-from parallel_agents.tracking.files import write_atomically
-from parallel_agents.tracking.runfolder import RunFolder
+from parallel_agents.checkpoint.store import Manifest, Store, _canonical
+from parallel_agents.core.config import Config, parse_setting
+from parallel_agents.core.errors import CheckpointError, ConfigError, CorruptCheckpoint
+from parallel_agents.core.files import write_atomically
+from parallel_agents.tracking.run_folder import RunFolder
 
 
 class Bomb:
@@ -35,7 +35,7 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
 
 
 def forge(store: Store, name: str, data: bytes, **changes: Any) -> Manifest:
-    """A manifest that fits a hostile file, as whoever can write into the folder can make it."""
+    """Write a hostile file with a manifest that fits it, as anybody who can write into the folder could."""
     (store.folder / "state-000009.safetensors").write_bytes(data)
     entry = {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest(), **changes}
     body = {"format": 1, "epoch": 9, "files": {name: entry}, "values": {}}
@@ -143,7 +143,7 @@ def test_f33_a_hostile_configuration_is_data(text: str, tmp_path: Path, monkeypa
     monkeypatch.chdir(tmp_path)
     Path("config.toml").write_text(text)
     try:
-        from parallel_agents.models import model_from_config
+        from parallel_agents.algorithms import model_from_config
 
         config = Config.build("config.toml")
         with pytest.raises(ConfigError):

@@ -1,4 +1,4 @@
-"""Learners that raise, hang, die or poison: named, repeated, skipped; the run goes on or says why it does not."""
+"""Learners that raise, hang, die or give NaN: the round is repeated or skipped, and the cause reported."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ import numpy as np
 import pytest
 import torch
 
-from parallel_agents.errors import LearnerError
-from parallel_agents.learning import DQNLearner
-from parallel_agents.runtime.backends.process import _serve as serve
-from parallel_agents.runtime.heartbeat import Heart
-from parallel_agents.runtime.workers import Worker
-from parallel_agents.tracking.listeners import SilentListener
-from tests.environment.line_worlds import Line, tiny
-from tests.runtime.test_handover import torn_reads
+from parallel_agents.algorithms.dqn import DQNLearner
+from parallel_agents.core.errors import LearnerError
+from parallel_agents.execution.backend import Heartbeat
+from parallel_agents.execution.process import _serve as serve
+from parallel_agents.execution.workers import Worker
+from parallel_agents.tracking.callbacks import BaseCallback
+from tests.env.line_worlds import Line, tiny
+from tests.execution.test_handover import torn_reads
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
 LEARN = DQNLearner.learn
 
 
-class Ear(SilentListener):
-    """Keeps what it is told."""
+class Events(BaseCallback):
+    """Records events."""
 
     def __init__(self) -> None:
         self.events: list[tuple[str, dict[str, Any]]] = []
@@ -49,7 +49,7 @@ def undisturbed(**sections: Any) -> str:
 
 
 def misbehaving(times: int, do: Callable[[], None], at_round: int = 2) -> Any:
-    """`learn`, but round `at_round` misbehaves so many times."""
+    """Return a `learn` that fails so many times in round `at_round`."""
     left = [times]
 
     def learn(self: Any, state: Any, snapshot: Any, identity: Any) -> Any:
@@ -67,12 +67,12 @@ def boom() -> None:
 
 @pytest.mark.parametrize("backend", ["inline", "thread"])
 def test_f01_a_learner_that_raises_once_changes_nothing(backend: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    ear = Ear()
+    recorded = Events()
     game = Line(config=tiny(parallel={"backend": backend, "num_workers": 1}))
     game.prepare()
     monkeypatch.setattr(DQNLearner, "learn", misbehaving(1, boom))
-    summary = game.run_experiment(listeners=[ear])
-    (told,) = [fields for name, fields in ear.events if name == "round_failed"]
+    summary = game.run_experiment(callbacks=[recorded])
+    (told,) = [fields for name, fields in recorded.events if name == "round_failed"]
     assert "FloatingPointError" in told["cause"]
     assert "agents 0, 1, 2" in told["cause"]
     assert summary["reproducible"] is True
@@ -96,11 +96,11 @@ def test_f01_an_error_is_reported_at_once_and_ends_a_strict_run(monkeypatch: pyt
     assert raised.value.__cause__ is not None
 
 
-def test_f04_a_killed_worker_is_replaced_and_the_bytes_stay(tmp_path: Path) -> None:
+def test_f04_a_killed_worker_is_replaced_and_the_bytes_stay_the_same(tmp_path: Path) -> None:
     """Killed while it computes and while it idles."""
-    ear = Ear()
+    recorded = Events()
 
-    class Killer(SilentListener):
+    class Killer(BaseCallback):
         def on_epoch(self, stats: Any) -> None:
             if stats.epoch in (3, 7):
                 os.kill(game.prepare().rounds._backend._workers[0].pid, signal.SIGKILL)
@@ -108,22 +108,22 @@ def test_f04_a_killed_worker_is_replaced_and_the_bytes_stay(tmp_path: Path) -> N
     sections: Any = {"experiment": {"epochs": 9}}
     flags = {"backend": "process", "num_workers": 1}
     game = Line(config=tiny(**sections, parallel=flags))
-    summary = game.run_experiment(listeners=[ear, Killer()])
-    told = [(name, fields) for name, fields in ear.events if name in ("round_failed", "worker_replaced")]
-    assert len(told) == 2, ear.events
+    summary = game.run_experiment(callbacks=[recorded, Killer()])
+    told = [(name, fields) for name, fields in recorded.events if name in ("round_failed", "worker_replaced")]
+    assert len(told) == 2, recorded.events
     assert all("learner-0 (pid" in fields["cause"] and "SIGKILL" in fields["cause"] for _, fields in told)
     assert summary["digest"] == undisturbed(**sections)
 
 
 class TwoArguments(Exception):
-    """An error that cannot be made again from its message alone."""
+    """An error that cannot be unpickled."""
 
     def __init__(self, one: str, two: str) -> None:
         super().__init__(one)
         self.lock = threading.Lock()
 
 
-def fails_awkwardly(heart: Heart, part: str) -> Any:
+def fails_awkwardly(heartbeat: Heartbeat, part: str) -> Any:
     if part == "start":
         raise TwoArguments("no such device", "really")
 
@@ -148,14 +148,14 @@ def test_f05_an_error_that_cannot_be_pickled_arrives_as_text() -> None:
     worker.close()
 
 
-def test_f08_processes_are_spawned_whatever_the_script_prefers(python: Any) -> None:
+def test_f08_the_process_of_the_user_is_never_forked_whatever_the_script_prefers(python: Any) -> None:
     ended = python(
         """
 import multiprocessing, torch
 multiprocessing.set_start_method("fork")
 import parallel_agents
 torch.ones(500, 500) @ torch.ones(500, 500)
-from tests.environment.line_worlds import Line, tiny
+from tests.env.line_worlds import Line, tiny
 fast = Line(config=tiny(parallel={"backend": "process", "num_workers": 1})).run_experiment()
 assert fast["backend"] == "process"
 assert fast["digest"] == Line(config=tiny()).run_experiment()["digest"]
@@ -165,7 +165,7 @@ assert fast["digest"] == Line(config=tiny()).run_experiment()["digest"]
 
 
 def test_f06_f09_late_and_unread_answers_neither_confuse_nor_block() -> None:
-    from parallel_agents.errors import DeadlineError
+    from parallel_agents.core.errors import DeadlineError
 
     worker = Worker("learner-0", fails_awkwardly, "")
     assert worker.ready()
@@ -188,15 +188,15 @@ def test_f10_published_weights_are_never_torn() -> None:
 
 def test_f11_published_weights_never_change() -> None:
     game = Line(config=tiny(parallel={"backend": "thread", "num_workers": 1, "policy_lag": 1}))
-    stack = game.prepare().crew.stacks[0]
+    stack = game.prepare().group.stacks[0]
     seen: list[tuple[torch.Tensor, bytes]] = []
 
-    class Hasher(SilentListener):
+    class Hasher(BaseCallback):
         def on_epoch(self, stats: Any) -> None:
             rows = stack.inference.weights.rows
             seen.append((rows, rows.numpy().tobytes()))
 
-    game.run_experiment(24, listeners=[Hasher()])
+    game.run_experiment(24, callbacks=[Hasher()])
     assert len({held for _, held in seen}) > 5
     assert all(rows.numpy().tobytes() == held for rows, held in seen)
 
@@ -206,19 +206,19 @@ def test_f13_f39_a_slow_learner_never_falls_further_behind_than_allowed(monkeypa
         time.sleep(0.02)
         return LEARN(self, *given)
 
-    ear = Ear()
+    recorded = Events()
     flags = {"publish": "asap", "policy_lag": 2, "backend": "thread", "num_workers": 1, "train_interval": 1}
     game = Line(config=tiny(experiment={"epochs": 20}, parallel=flags))
     run = game.prepare()
     monkeypatch.setattr(DQNLearner, "learn", slow)
     kept: list[int] = []
 
-    class Counter(SilentListener):
+    class Counter(BaseCallback):
         def on_epoch(self, stats: Any) -> None:
-            kept.append(len(run.rounds._takes))
+            kept.append(len(run.rounds._in_flight))
 
-    game.run_experiment(listeners=[ear, Counter()])
-    assert max(ear.lags) == 2
+    game.run_experiment(callbacks=[recorded, Counter()])
+    assert max(recorded.lags) == 2
     assert max(kept) <= 3  # what waits to be learnt is bounded, so is its memory
 
 
@@ -255,7 +255,7 @@ def test_f20_every_thread_and_worker_computes_with_one_thread(monkeypatch: pytes
     assert summary["fingerprint"]["threads"] == "1"
 
 
-def test_f37_a_deadlock_is_broken_and_everybody_s_stack_is_written(
+def test_f37_a_deadlock_is_broken_and_all_tracebacks_are_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one, other, released = threading.Lock(), threading.Lock(), threading.Event()
@@ -272,13 +272,13 @@ def test_f37_a_deadlock_is_broken_and_everybody_s_stack_is_written(
     holder = threading.Thread(target=holds_the_other, name="holder")
     holder.start()
     flags = {"backend": "thread", "num_workers": 1, "round_deadline": 0.5}
-    game, ear = Line(config=tiny(parallel=flags)), Ear()
-    game.prepare().supervisor.folder = tmp_path
+    game, recorded = Line(config=tiny(parallel=flags)), Events()
+    game.prepare().watchdog.folder = tmp_path
     monkeypatch.setattr(DQNLearner, "learn", misbehaving(1, deadlock))
-    summary = game.run_experiment(listeners=[ear])
+    summary = game.run_experiment(callbacks=[recorded])
     released.set()
     holder.join()
-    (told,) = [fields for name, fields in ear.events if name == "round_failed"]
+    (told,) = [fields for name, fields in recorded.events if name == "round_failed"]
     assert "round 2 of agents 0, 1, 2, from weights of version 1" in told["cause"]
     assert summary["digest"] == undisturbed()
     text = next(tmp_path.glob("stacks-*.txt")).read_text()
@@ -287,7 +287,7 @@ def test_f37_a_deadlock_is_broken_and_everybody_s_stack_is_written(
 
 
 def hangs_in_round_two(*given: Any) -> Any:
-    """What a learner process serves, except that round 2 never ends."""
+    """Serve as a learner process does, except that round 2 never ends."""
     answer = serve(*given)
 
     def slow(request: Any) -> Any:
@@ -303,13 +303,13 @@ def hang_for_ever() -> None:
     time.sleep(600.0)
 
 
-def test_f37_a_hung_process_is_named_with_its_stack_killed_and_its_round_skipped(
+def test_f37_a_hung_process_is_reported_with_its_traceback_and_killed_and_its_round_is_skipped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("parallel_agents.runtime.backends.process._serve", hangs_in_round_two)
+    monkeypatch.setattr("parallel_agents.execution.process._serve", hangs_in_round_two)
     flags = {"backend": "process", "num_workers": 1, "round_deadline": 1.0, "max_failures": 0}
     game = Line(config=tiny(parallel=flags))
-    game.prepare().supervisor.folder = tmp_path
+    game.prepare().watchdog.folder = tmp_path
     with pytest.raises(LearnerError, match=r"(?s)round 2 failed twice.*learner-0 \(pid \d+\).*agents 0, 1, 2"):
         game.run_experiment()
     text = next(tmp_path.glob("stacks-*.txt")).read_text()
@@ -317,17 +317,17 @@ def test_f37_a_hung_process_is_named_with_its_stack_killed_and_its_round_skipped
     assert "--- learner-0 (pid" in text
 
 
-def test_f40_a_poison_round_is_repeated_once_skipped_and_reported(monkeypatch: pytest.MonkeyPatch) -> None:
-    ear = Ear()
+def test_f40_a_round_that_always_fails_is_repeated_once_skipped_and_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    recorded = Events()
     game = Line(config=tiny(parallel={"backend": "thread", "num_workers": 1}))
     game.prepare()
     monkeypatch.setattr(DQNLearner, "learn", misbehaving(99, boom))
-    summary = game.run_experiment(listeners=[ear])
-    assert ear.names() == ["round_failed", "round_failed", "round_skipped"]
+    summary = game.run_experiment(callbacks=[recorded])
+    assert recorded.names() == ["round_failed", "round_failed", "round_skipped"]
     assert (summary["failures"], summary["reproducible"], summary["digest"]) == (1, False, None)
 
 
-def test_f40_where_every_round_is_poison_the_run_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_f40_the_run_ends_if_every_round_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     def always(self: Any, *_: Any) -> Any:
         boom()
 

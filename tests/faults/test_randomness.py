@@ -1,4 +1,4 @@
-"""Randomness and numbers: no shared stream, no global generator, no clock, the same bytes for any number of agents."""
+"""No random stream is shared, no global generator or clock used, and bytes do not depend on the number of agents."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 import torch
 
-from parallel_agents.errors import SharingError
-from parallel_agents.runtime.run import Run
-from parallel_agents.seeding import Purpose, generator
-from tests.environment.line_worlds import Line, tiny
+from parallel_agents.core.errors import SharingError
+from parallel_agents.core.seeding import Purpose, generator
+from parallel_agents.engine.run import Run
+from tests.env.line_worlds import Line, tiny
 from tests.equivalence.worlds import Odd
 
 
@@ -88,7 +88,7 @@ def test_f18_the_applications_use_no_global_generator() -> None:
     small = {"world": {"agents": 2}, "experiment": {"epochs": 4, "max_turns": 5, "record_period": 0}}
     treasure_hunt()(config={**small, "parallel": {"backend": "inline", "train_interval": 1}}).run_experiment()
 
-    from parallel_agents.workflows.network.worlds import NetworkWorlds
+    from parallel_agents.workflows.network import NetworkWorlds
 
     worlds = NetworkWorlds(2, seed=1)
     worlds.reset(1)

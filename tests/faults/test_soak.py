@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -11,18 +10,12 @@ from typing import Any
 
 import pytest
 
-from tests.faults.conftest import ROOT
+from tests.faults.conftest import begin
 
 
 def soaked(minutes: float, backend: str, folder: Path) -> subprocess.Popen[str]:
     words = ["--minutes", str(minutes), "--backend", backend, "--folder", str(folder)]
-    return subprocess.Popen(
-        [sys.executable, "-m", "tests.faults.soak", *words],
-        cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        stdout=subprocess.PIPE,
-        text=True,
-    )
+    return begin("-m", "tests.faults.soak", *words)
 
 
 def held(found: dict[str, Any], share: float) -> None:

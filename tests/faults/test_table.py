@@ -58,7 +58,7 @@ def test_f45_the_tests_of_interleavings_pass_twenty_times() -> None:
     load = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(os.cpu_count() or 1)]
     try:
         for _ in range(20):
-            files = ["tests/runtime/test_handover.py", "tests/memory/test_thread_safe_buffer.py"]
+            files = ["tests/execution/test_handover.py", "tests/replay/test_thread_safe_buffer.py"]
             ended = subprocess.run([sys.executable, "-m", "pytest", "-q", *files], cwd=ROOT, timeout=600, check=False)
             assert ended.returncode == 0
     finally:

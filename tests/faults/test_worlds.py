@@ -1,4 +1,4 @@
-"""Worlds that raise, hang, show nonsense or lose their agents: named with world, epoch, turn and seed."""
+"""Worlds that raise, hang, give NaN or lose agents are reported with world, epoch, turn and seed."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from parallel_agents import Agent
-from parallel_agents.acting.policies import epsilon_greedy
-from parallel_agents.errors import (
+from parallel_agents.algorithms.acting import epsilon_greedy
+from parallel_agents.core.errors import (
     ActionError,
     DeadlineError,
     LearnerError,
@@ -20,8 +20,8 @@ from parallel_agents.errors import (
     ParallelAgentsError,
     WorldError,
 )
-from parallel_agents.runtime.workers import Worker
-from tests.environment.line_worlds import Line, LineOfObjects, Walker, tiny
+from parallel_agents.execution.workers import Worker
+from tests.env.line_worlds import Line, LineOfObjects, Walker, tiny
 from tests.faults.test_learners import fails_awkwardly
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
@@ -61,7 +61,7 @@ def test_f02_of_several_worlds_made_of_objects_the_one_that_raised_is_named() ->
         Game(config=tiny(experiment={"worlds": 3})).run_experiment()
 
 
-def test_f03_a_worker_that_cannot_be_built_says_so_before_the_first_step() -> None:
+def test_f03_a_world_that_cannot_be_built_in_a_worker_is_reported_before_the_first_step() -> None:
     worker = Worker("world-1", fails_awkwardly, "start", failure=WorldError)
     with pytest.raises(WorldError, match=r"(?s)world-1 .* failed.*TwoArguments: no such device"):
         worker.ready(100.0)
@@ -69,7 +69,7 @@ def test_f03_a_worker_that_cannot_be_built_says_so_before_the_first_step() -> No
 
 
 class Chooses:
-    """A model that gives what it was told to, whatever it is asked."""
+    """A model that always returns the given action."""
 
     n_actions = 3
 
@@ -188,7 +188,7 @@ def test_f73_sys_exit_in_a_world_is_a_failure_with_its_place() -> None:
 
 @pytest.mark.parametrize("backend", ["inline", "thread"])
 def test_f73_sys_exit_in_a_learner_is_a_failure_of_its_round(backend: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    from parallel_agents.learning import DQNLearner
+    from parallel_agents.algorithms.dqn import DQNLearner
 
     def leave(*_: Any) -> None:
         sys.exit(0)
@@ -234,16 +234,16 @@ def hang_in_the_world() -> None:
     time.sleep(600.0)
 
 
-def test_f38_a_world_that_hangs_is_interrupted_named_and_its_stack_written(tmp_path: Path) -> None:
+def test_f38_a_world_that_hangs_is_interrupted_and_reported_with_its_traceback(tmp_path: Path) -> None:
     game = Sleeps(config=tiny(parallel={"world_deadline": 0.3}))
-    game.prepare().supervisor.folder = tmp_path
+    game.prepare().watchdog.folder = tmp_path
     with pytest.raises(DeadlineError, match=r"Sleeps has been at turn 4 of epoch 2 for more than 1\.3 s"):
         game.run_experiment()
     assert "in hang_in_the_world" in next(tmp_path.glob("stacks-*.txt")).read_text()
 
 
 def test_f38_a_learner_that_hangs_inline_is_interrupted_and_its_round_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
-    from parallel_agents.learning import DQNLearner
+    from parallel_agents.algorithms.dqn import DQNLearner
     from tests.faults.test_learners import misbehaving, undisturbed
 
     game = Line(config=tiny(parallel={"round_deadline": 0.4}))

@@ -1,28 +1,21 @@
-"""A grid game as an environment: the hooks, the seams, and that nothing depends on how the work is arranged."""
+"""A grid game as an environment: its hooks, and that nothing depends on worlds, epochs or turn order."""
 
 import numpy as np
 import pytest
 
-from parallel_agents.errors import ActionError, ConfigError, ContractError
-from parallel_agents.games import Field, Grid, GridEnvironment, Kind, walled
-from parallel_agents.protocols import World
+from parallel_agents.core.errors import ActionError, ConfigError, ContractError
+from parallel_agents.games import AGENT, WALL, FixedCount, GridEnvironment, Kind, RandomSpawn
 
-KINDS = (
-    Kind("wall", "#", (90, 90, 90), passable=False),
-    Kind("gem", "g", (0, 0, 255), value=10.0),
-    Kind("agent", "a", (255, 255, 255), passable=False),
-)
+KINDS = (WALL, Kind("gem", "g", (0, 0, 255), value=10.0), AGENT)
 SMALL = {"agents": 3, "height": 6, "width": 7, "radius": 1}
 
 
 class Gems(GridEnvironment):
-    """A game that says only what it must."""
+    """A game that defines only what it must."""
 
     def build(self):
-        rules = self.rules
-        field = Field(KINDS, walled(rules.height, rules.width))
-        grid = Grid(field, agents=rules.agents, worlds=self.n_worlds, radius=rules.radius)
-        self.spawnings = [grid.spawning("gem", probability=0.05)]
+        grid = self.make_walled_grid(KINDS)
+        self.spawn_rules = [RandomSpawn(grid, "gem", probability=0.05)]
         return grid
 
 
@@ -32,26 +25,25 @@ def make(game=Gems, worlds=1, seed=0, **world):
 
 
 def episode(env, turns=12, *, one_by_one=False):
-    """What an epoch shows and pays, with actions that depend on world and turn only."""
+    """Return the observations and rewards of an epoch; actions depend on world and turn only."""
     env.begin_epoch(1)
     env.reset()
-    seen, paid = [], []
+    observations, rewards = [], []
     for turn in range(1, turns + 1):
         env.turn = turn
         env.begin_turn()
         columns = [np.random.default_rng([turn, w]).integers(0, 4, len(env.agents)) for w in range(env.n_worlds)]
         actions = np.stack(columns, axis=1)
-        seen.append(env.observe().copy())
+        observations.append(env.observe().copy())
         if one_by_one:
-            paid.append(np.stack([env.apply_agent(n, own) for n, own in enumerate(actions)]))
+            rewards.append(np.stack([env.apply_agent(n, row) for n, row in enumerate(actions)]))
         else:
-            paid.append(env.apply_actions(actions))
-    return np.stack(seen), np.stack(paid)
+            rewards.append(env.apply_actions(actions))
+    return np.stack(observations), np.stack(rewards)
 
 
-def test_a_game_is_a_world_for_the_runtime():
+def test_a_game_fulfils_the_contract_of_an_environment():
     env = make(worlds=4)
-    assert isinstance(env, World)
     assert env.vectorised
     assert len(env.agents) == 3
     assert env.observe().shape == (3, 4, 3 * 9)
@@ -62,7 +54,7 @@ def test_a_game_is_a_world_for_the_runtime():
 
 def test_rewards_are_the_values_of_what_was_entered():
     env = make(worlds=2)
-    env.grid.put(0, 1, (4, 4))
+    env.grid.place_agent(0, 1, (4, 4))
     env.grid.cells[1, 0, 4, 5] = env.grid.field.code("gem")
     rewards = env.apply_actions(np.full((3, 2), env.grid.actions.index("right")))
     assert rewards.dtype == np.float32
@@ -90,7 +82,7 @@ def test_epochs_repeat_with_their_number_and_differ_otherwise():
     assert not np.array_equal(first[0], episode(make(worlds=2, seed=1))[0])
 
 
-def test_only_the_worlds_of_the_mask_start_afresh():
+def test_only_the_worlds_of_the_mask_are_reset():
     env = make(worlds=3)
     episode(env)
     before = env.grid.padded.copy()
@@ -99,7 +91,7 @@ def test_only_the_worlds_of_the_mask_start_afresh():
     assert not np.array_equal(env.grid.padded[1], before[1])
 
 
-def test_a_fresh_field_is_filled_with_the_same_probability():
+def test_a_new_field_is_filled_with_the_same_probability():
     env = make(worlds=500)
     gems = (env.grid.cells == env.grid.field.code("gem")).sum()
     free = env.grid.starts.shape[0] - 3
@@ -109,61 +101,64 @@ def test_a_fresh_field_is_filled_with_the_same_probability():
     assert np.array_equal(env.grid.cells, before)
 
 
-def test_things_appear_each_turn_by_other_draws_than_on_a_fresh_field():
+def test_a_turn_and_a_new_field_do_not_share_draws():
     env = make(worlds=3)
-    env.grid.fresh(env.moment())
-    env.populate(env.moment(), np.ones(3, np.bool_))
-    fresh = env.grid.cells.copy()
-    env.grid.fresh(env.moment())
+    env.grid.reset(env.turn_key())
+    env.populate(env.turn_key(), np.ones(3, np.bool_))
+    populated = env.grid.cells.copy()
+    env.grid.reset(env.turn_key())
     env.begin_turn()
-    assert not np.array_equal(env.grid.cells, fresh)
+    assert not np.array_equal(env.grid.cells, populated)
 
 
-class Frozen(Gems):
-    """Agent 1 can never act."""
+class Refilled(Gems):
+    """Every world always holds four gems."""
 
-    def can_act(self):
-        return np.arange(3)[:, None] != np.full((3, self.n_worlds), 1)
+    def build(self):
+        grid = self.make_walled_grid(KINDS)
+        self.fixed_counts = [FixedCount(grid, "gem", count=4)]
+        return grid
 
 
-def test_who_cannot_act_does_not():
-    env = make(Frozen, worlds=2)
-    before = env.grid.positions.copy()
-    env.apply_actions(np.full((3, 2), 1))
-    env.apply_agent(1, np.full(2, 3))
-    assert np.array_equal(env.grid.positions[1], before[1])
-    assert not np.array_equal(env.grid.positions, before)
+@pytest.mark.parametrize("one_by_one", [False, True])
+def test_fixed_counts_are_refilled_on_a_new_field_and_at_the_end_of_each_turn(one_by_one):
+    env = make(Refilled, worlds=2)
+    gem = env.grid.field.code("gem")
+    assert (env.grid.cells == gem).sum(axis=(1, 2, 3)).tolist() == [4, 4]
+    rewards = episode(env, turns=30, one_by_one=one_by_one)[1]
+    assert (rewards == 10.0).any()
+    assert (env.grid.cells == gem).sum(axis=(1, 2, 3)).tolist() == [4, 4]
 
 
 class Waving(Gems):
-    """Who waves earns 1 and is out for two turns."""
+    """An agent that waves earns 1 and is frozen for two turns."""
 
     def build(self):
-        return self.grid_on(Field(KINDS, walled(6, 7)), actions=("up", "down"), deeds=("wave",))
+        return self.make_walled_grid(KINDS, actions=("up", "down"), extra_actions=("wave",))
 
     def settle(self):
-        waved = self.did("wave")
+        waved = self.chose("wave")
         self.freeze(waved, turns=2)
         return waved.astype(np.float32)
 
 
 @pytest.mark.parametrize("one_by_one", [False, True])
-def test_deeds_are_settled_once_all_have_acted_and_who_is_frozen_does_none(one_by_one):
+def test_a_turn_is_settled_after_all_have_acted_and_frozen_agents_take_no_part(one_by_one):
     env = make(Waving)
     env.begin_epoch(1)
     env.reset()
-    paid = []
+    rewards = []
     for env.turn in range(1, 5):
         env.begin_turn()
         actions = np.array([[2], [0], [2]])
         if one_by_one:
-            parts = [env.apply_agent(n, own) for n, own in enumerate(actions)]
+            parts = [env.apply_agent(n, row) for n, row in enumerate(actions)]
             assert parts[0].shape == (1,)
             assert parts[2].shape == (3, 1)
-            paid.append(parts[2][:, 0].tolist())
+            rewards.append(parts[2][:, 0].tolist())
         else:
-            paid.append(env.apply_actions(actions)[:, 0].tolist())
-    assert paid == [[1.0, 0.0, 1.0], [0.0] * 3, [0.0] * 3, [1.0, 0.0, 1.0]]
+            rewards.append(env.apply_actions(actions)[:, 0].tolist())
+    assert rewards == [[1.0, 0.0, 1.0], [0.0] * 3, [0.0] * 3, [1.0, 0.0, 1.0]]
 
 
 def test_a_longer_freeze_is_not_cut_short_by_a_shorter_one():
@@ -171,11 +166,11 @@ def test_a_longer_freeze_is_not_cut_short_by_a_shorter_one():
     everyone = np.ones((3, 1), np.bool_)
     env.freeze(everyone, 3)
     env.freeze(everyone, 1)
-    free = []
+    able = []
     for env.turn in range(1, 5):
         env.begin_turn()
-        free.append(bool(env.can_act().any()))
-    assert free == [False, False, False, True]
+        able.append(bool(env.can_act().any()))
+    assert able == [False, False, False, True]
 
 
 def test_draws_are_each_agents_own_and_the_same_within_a_turn():
@@ -193,35 +188,31 @@ def test_draws_are_each_agents_own_and_the_same_within_a_turn():
 
 
 class Envy(Gems):
-    """Whoever takes a gem takes its value from all others."""
+    """An agent that takes a gem takes its value from all others."""
 
     def earn(self, entered, first):
         rewards = np.zeros(self.grid.headings.shape, np.float32)
-        own = super().earn(entered, first)
-        rewards[first : first + len(own)] += own
-        return rewards - (own.sum(axis=0) - rewards)
+        gained = super().earn(entered, first)
+        rewards[first : first + len(gained)] += gained
+        return rewards - (gained.sum(axis=0) - rewards)
 
 
-def test_others_may_earn_or_lose_by_what_one_enters():
+def test_other_agents_may_gain_or_lose_by_what_one_enters():
     env = make(Envy)
     env.grid.cells[0, 0, 2, 1] = env.grid.field.code("gem")
-    env.grid.put(0, 0, (1, 1))
-    assert env.apply_agent(0, np.array([env.grid.actions.index("down")]))[:, 0].tolist() == [
-        10.0,
-        -10.0,
-        -10.0,
-    ]
-    one, other = (episode(make(Envy, worlds=2), one_by_one=way)[1] for way in (False, True))
-    assert np.array_equal(one, other.sum(axis=1))
+    env.grid.place_agent(0, 0, (1, 1))
+    rewards = env.apply_agent(0, np.array([env.grid.actions.index("down")]))
+    assert rewards[:, 0].tolist() == [10.0, -10.0, -10.0]
+    together, apart = (episode(make(Envy, worlds=2), one_by_one=one_by_one)[1] for one_by_one in (False, True))
+    assert np.array_equal(together, apart.sum(axis=1))
 
 
-def test_a_picture_of_a_world():
-    picture = make().render(cell=8)
-    assert picture.shape == (6 * 8 + 3 * 16, 64, 3), "the field, and below it a line for what each agent has earned"
+def test_a_picture_shows_the_field_and_a_line_for_the_return_of_each_agent():
+    assert make().render(cell=8).shape == (6 * 8 + 3 * 16, 64, 3)
 
 
 @pytest.mark.parametrize("order", ["simultaneous", "sequential"])
-def test_a_run_plays_it(order):
+def test_a_run_plays_a_game_in_both_turn_orders(order):
     config = {"experiment": {"epochs": 2, "max_turns": 5, "worlds": 2}, "world": SMALL}
     summary = Gems(config={**config, "parallel": {"turn_order": order, "backend": "inline"}}).run_experiment()
     assert summary["turns"] == 10
@@ -245,7 +236,7 @@ def test_a_wrong_world_section_is_refused(world, message):
         make(**world)
 
 
-def test_a_game_without_a_grid_says_so():
+def test_a_game_without_build_is_refused():
     class Nothing(GridEnvironment):
         pass
 
@@ -253,7 +244,7 @@ def test_a_game_without_a_grid_says_so():
         make(Nothing)
 
 
-def test_an_action_that_does_not_exist_is_refused_in_both_orders():
+def test_an_unknown_action_is_refused_in_both_turn_orders():
     env = make()
     with pytest.raises(ActionError, match=r"agent 2 did action 4 in world 0: give 0 to 3 \(up, down, left, right\)"):
         env.apply_actions(np.array([[0], [0], [4]]))
@@ -261,7 +252,7 @@ def test_an_action_that_does_not_exist_is_refused_in_both_orders():
         env.apply_agent(2, np.array([-1]))
 
 
-def test_a_games_own_settings_are_for_the_algorithm_that_it_names():
+def test_the_model_section_of_a_game_holds_only_for_its_algorithm():
     class Tuned(Gems):
         default_config = {"world": {"radius": 1}, "model": {"algorithm": "dqn", "n_step": 3}, "parallel": {}}
 

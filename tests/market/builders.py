@@ -1,4 +1,4 @@
-"""Small worlds with known answers."""
+"""Build small worlds whose results are known."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from parallel_agents.market.worlds import (
+from parallel_agents.market.world_types import (
     AuctionIntensity,
     CompetitorConfiguration,
     ConversionPatterns,
@@ -25,7 +25,7 @@ FIRST, SECOND, GSP = 0, 1, 2
 def plain_world(
     index: int = 0, *, mechanism: int = SECOND, value: float = 3.0, delay_hours: float = 1e-6, **parts: Any
 ) -> World:
-    """One campaign, one segment, every shown ad clicked, every click bought from at once, for the same value."""
+    """Return a world of one campaign and one segment: each shown ad is clicked, each click buys at once for `value`."""
     one = np.ones(1)
     world = World(
         index=index,

@@ -1,12 +1,15 @@
-"""One sample, its patterns and its worlds, shared by the market tests: making them takes seconds."""
+"""One sample, its patterns and its worlds, shared by the market tests since making them takes seconds."""
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
+from parallel_agents.core.seeding import Purpose, generator
 from parallel_agents.market.discovery import Patterns, discover
 from parallel_agents.market.sample import Sample, draw_sample
-from parallel_agents.market.worlds import World, create_world_variants
+from parallel_agents.market.world_types import World
+from parallel_agents.market.world_variants import create_world_variants
 
 
 @pytest.fixture(scope="session")
@@ -22,3 +25,8 @@ def patterns(sample: Sample) -> Patterns:
 @pytest.fixture(scope="session")
 def worlds(patterns: Patterns) -> tuple[World, ...]:
     return create_world_variants(patterns, 40, seed=0)
+
+
+@pytest.fixture
+def rng() -> np.random.Generator:
+    return generator(7, Purpose.WORLD)

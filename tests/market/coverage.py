@@ -1,4 +1,4 @@
-"""How often 90 % intervals hold the hidden truth, over many differently generated exports."""
+"""Measure how often 90 % intervals contain the hidden truth, over many different samples."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from scipy.special import expit, logit
 from scipy.stats import binomtest
 
 from parallel_agents.market.discovery import Estimate, discover
-from parallel_agents.market.discovery.estimates import LEVEL
+from parallel_agents.market.discovery.estimation import LEVEL
 from parallel_agents.market.sample import draw_sample
 
 FAMILIES = {
@@ -26,7 +26,7 @@ REFERENCES = ("devices/ios/factor", "channels/paid_search/factor", "visits/0")  
 
 
 def narrowed(e: Estimate, width: float) -> Estimate:
-    """The same estimate with an interval `width` times as wide, on its own scale."""
+    """Return the estimate with an interval `width` times as wide, on its own scale."""
     there, back = {"linear": (float, float), "log": (np.log, np.exp), "logit": (logit, expit)}[e.scale]
     low, centre, high = (float(there(x)) for x in (e.low, e.value, e.high))
     return replace(
@@ -35,7 +35,7 @@ def narrowed(e: Estimate, width: float) -> Estimate:
 
 
 def hits(seeds: Iterable[int], **size: int) -> dict[str, list[list[bool]]]:
-    """By address: for every export whether the interval, and the same at half width, holds the truth."""
+    """Return by address, for every export, whether the interval and the same at half width contain the truth."""
     found: dict[str, list[list[bool]]] = defaultdict(list)
     for seed in seeds:
         sample = draw_sample(seed=seed, **size)
@@ -52,12 +52,12 @@ def hits(seeds: Iterable[int], **size: int) -> dict[str, list[list[bool]]]:
 
 
 def family(address: str) -> str:
-    """The family of an address."""
+    """Return the family of an address."""
     return next(name for name, parts in FAMILIES.items() if any(p in address or address.startswith(p) for p in parts))
 
 
 def rejected(counts: dict[str, tuple[int, int]], level: float = 0.01) -> dict[str, float]:
-    """Addresses whose hits (of trials) a binomial test rejects, by Holm's correction, with their p-values."""
+    """Return the addresses whose hits (of trials) a binomial test rejects, Holm-corrected, with their p-values."""
     p = {a: binomtest(k, n, LEVEL).pvalue for a, (k, n) in counts.items()}
     bad = {}
     for i, (address, value) in enumerate(sorted(p.items(), key=lambda item: item[1])):

@@ -1,4 +1,4 @@
-"""Bidders × worlds as an environment of the engine, with nothing special about it."""
+"""Markets as a `ParallelEnvironment`: equal in every mode, with the options of the section `world`."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from parallel_agents.cli import main
-from parallel_agents.errors import ConfigError
+from parallel_agents.core.errors import ConfigError
 from parallel_agents.market import MarketEnvironment
 from parallel_agents.market.actions import Choices, Continuous, Joint
-from parallel_agents.tracking.listeners import SilentListener
+from parallel_agents.tracking.callbacks import BaseCallback
 
 ROOT = Path(__file__).parents[2]
 SMALL = {"hidden": (8,)}
@@ -54,7 +54,7 @@ def test_bidders_train_the_same_in_a_process(patterns):
     assert digest(backend="process", num_workers=1) == digest(enabled=False)
 
 
-def test_forms_mean_what_they_say():
+def test_action_forms_give_the_expected_bids():
     levels = (0.0, 1.0, 4.0)
     choices = Choices(levels, campaigns=2, creatives=3).bidding(np.array([[[2, 0, 1, 3]]]))
     np.testing.assert_allclose(choices.multiples, [[[4.0, 0.0]]])
@@ -62,9 +62,9 @@ def test_forms_mean_what_they_say():
     form = Continuous(levels, campaigns=2, creatives=3)
     np.testing.assert_allclose(form.space.low, (0.0, 0.0, 0.0, -1.0, -1.0, -1.0))
     np.testing.assert_allclose(form.space.high, (np.log(4.0), np.log(4.0), 1.0, 1.0, 1.0, 1.0))
-    found = form.bidding(np.array([[[0.0, np.log(3.0), 0.25, -0.5, 0.1, 0.9]]]))
-    np.testing.assert_allclose(found.multiples, [[[1.0, 3.0]]])
-    assert (found.creative.item(), found.pacing.item()) == (2, 0.25)
+    continuous = form.bidding(np.array([[[0.0, np.log(3.0), 0.25, -0.5, 0.1, 0.9]]]))
+    np.testing.assert_allclose(continuous.multiples, [[[1.0, 3.0]]])
+    assert (continuous.creative.item(), continuous.pacing.item()) == (2, 0.25)
     joint = Joint(levels, campaigns=2, creatives=3)
     every = [joint.bidding(np.array([[a]])) for a in range(joint.space)]
     assert len({(b.multiples[0, 0, 0], b.creative.item()) for b in every}) == 9
@@ -95,21 +95,21 @@ def test_bidders_of_one_world_compete_and_each_has_its_own_model(patterns):
     assert env.market.bidders == 3
 
 
-def test_evaluation_plays_in_worlds_that_training_has_not_seen(patterns, monkeypatch):
+def test_evaluation_uses_worlds_that_training_has_not_seen(patterns, monkeypatch):
     env = environment(patterns)
-    seen = []
+    worlds_used = []
     real = MarketEnvironment.setup_agents
     monkeypatch.setattr(
-        MarketEnvironment, "setup_agents", lambda self: (real(self), seen.append(self.market.worlds))[0]
+        MarketEnvironment, "setup_agents", lambda self: (real(self), worlds_used.append(self.market.worlds))[0]
     )
     returns = env.evaluate(3).returns
     assert returns.shape == (1, 3)
-    own = {tuple(w.users.share) for w in env.market.worlds}
-    assert len(seen) == 1
-    assert not own & {tuple(w.users.share) for w in seen[0]}
+    trained = {tuple(w.users.share) for w in env.market.worlds}
+    assert len(worlds_used) == 1
+    assert not trained & {tuple(w.users.share) for w in worlds_used[0]}
 
 
-def test_worlds_are_those_that_were_asked_for(patterns):
+def test_worlds_have_the_configured_types_sizes_and_seed(patterns):
     env = environment(patterns, world_types={"luxury_seeker": 1.0}, users=(600, 600), world_seed=9)
     assert {w.kind.value for w in env.market.worlds} == {"luxury_seeker"}
     assert {w.users.count for w in env.market.worlds} == {600}
@@ -117,19 +117,19 @@ def test_worlds_are_those_that_were_asked_for(patterns):
     np.testing.assert_array_equal(env.market.parameters.usual_bid, other.market.parameters.usual_bid)
 
 
-def test_a_pool_of_worlds_is_shared_by_columns_or_played_in_turn(patterns):
+def test_a_pool_of_worlds_is_shared_by_columns_or_used_in_turn(patterns):
     few = environment(patterns, worlds=4, pool=2).market
     bids = few.parameters.usual_bid
     np.testing.assert_array_equal(bids[0], bids[2])
     assert (bids[0] != bids[1]).any()
     assert len(set(few.parameters.world.tolist())) == 4  # the same worlds, other draws
     env = environment(patterns, worlds=2, pool=6)
-    seen = []
+    worlds_used = []
     for epoch in range(1, 5):
         env.begin_epoch(epoch)
         env.reset()
-        seen.append(tuple(w.index for w in env.market.worlds))
-    assert seen == [(0, 1), (2, 3), (4, 5), (0, 1)]
+        worlds_used.append(tuple(w.index for w in env.market.worlds))
+    assert worlds_used == [(0, 1), (2, 3), (4, 5), (0, 1)]
     with pytest.raises(ConfigError, match=r"world.pool is 3 with 4 worlds"):
         environment(patterns, worlds=4, pool=3)
 
@@ -145,10 +145,10 @@ def test_a_pool_of_worlds_is_shared_by_columns_or_played_in_turn(patterns):
         ({"budget": 0.0}, "budget 0.0 is not positive"),
         ({"patterns_file": "x"}, "patterns_file"),
         ({"world_types": {"odd": 1.0}}, "world type 'odd' is unknown"),
-        ({"users": (0, 3)}, "is no range of population sizes"),
+        ({"users": (0, 3)}, "is not a range of population sizes"),
     ],
 )
-def test_bad_options_are_refused_by_name(patterns, world, text):
+def test_invalid_options_are_refused_by_name(patterns, world, text):
     with pytest.raises(ConfigError, match=text):
         environment(patterns, **world)
 
@@ -175,18 +175,18 @@ def test_the_example_trains_from_the_command_line(patterns, tmp_path, capsys):
     assert result["updates"] > 0
 
 
-def test_agents_can_draw_purchases_of_crisis_parents_more_often(patterns):
-    """The environment tells which steps brought one, so a batch holds the share that was asked for."""
+def test_importance_sampling_draws_the_wanted_share_of_crisis_purchases(patterns):
+    """The environment labels steps with a crisis parent's purchase, so a batch holds the wanted share of them."""
     shares = []
 
-    class Ear(SilentListener):
+    class Recorder(BaseCallback):
         def on_round(self, result):
             shares.append(float(result.metrics["crisis_parent_ratio_in_batch"][0]))
 
     importance = {"focus_rare_events": True, "target_share": 0.5, "beta": 1.0}
     model = {"algorithm": "dqn", "hidden": (8,), "learning_starts": 16, "batch_size": 64, "importance": importance}
     game = environment(patterns, worlds=20, epochs=4, turns=20, actions="joint", model=model)
-    game.run_experiment(listeners=[Ear()])
+    game.run_experiment(callbacks=[Recorder()])
     assert np.mean(shares) == pytest.approx(0.5, abs=0.05)
     types, values = game.events()
     credits = game.market.last.credits.sum(axis=-1)

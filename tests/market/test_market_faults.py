@@ -1,6 +1,6 @@
-"""The faults of the documents' published code, each as a test of ours; the numbers are those of the list of faults.
+"""One test for each fault of the documents' published code, with the numbers of the list in docs/market.md.
 
-Those of the simulator and of importance sampling are tested in more depth where they live; docs/market.md lists all.
+The tests of the simulator and of importance sampling go into more depth.
 """
 
 from __future__ import annotations
@@ -15,7 +15,9 @@ import numpy as np
 import pytest
 
 import parallel_agents.market as market_package
-from parallel_agents.errors import ActionError
+from parallel_agents.core.errors import ActionError
+from parallel_agents.core.seeding import Purpose, generator
+from parallel_agents.market.event_types import ExperienceAggregator
 from parallel_agents.market.montecarlo import (
     EpisodeExperience,
     EpisodeSetting,
@@ -25,9 +27,8 @@ from parallel_agents.market.montecarlo import (
     detect_convergence_patterns,
 )
 from parallel_agents.market.simulation import MarketWorlds
-from parallel_agents.market.worlds import WorldType, create_world_variants
-from parallel_agents.sampling import ExperienceAggregator
-from parallel_agents.seeding import Purpose, generator
+from parallel_agents.market.world_types import WorldType
+from parallel_agents.market.world_variants import create_world_variants
 from tests.market.builders import plain_world
 
 
@@ -39,7 +40,7 @@ def run(market: MarketWorlds, epoch: int = 0, factor: float = 1.0) -> np.ndarray
 
 def test_1_every_module_imports():
     names = [m.name for m in pkgutil.walk_packages(market_package.__path__, "parallel_agents.market.")]
-    assert len(names) > 25
+    assert len(names) > 15
     for name in names:
         importlib.import_module(name)
 
@@ -55,7 +56,7 @@ def test_3_an_episode_that_fails_raises_instead_of_being_empty(worlds):
 
 
 def test_4_worlds_are_not_one_market_with_different_seeds(worlds):
-    """The same draws in all worlds: what differs is the worlds."""
+    """All worlds get the same random numbers, so differences come from their parameters."""
     with MarketWorlds([replace(w, index=0) for w in worlds], threads=1, auctions_per_step=200) as market:
         run(market)
         info = market.info(episode=True)
@@ -64,25 +65,25 @@ def test_4_worlds_are_not_one_market_with_different_seeds(worlds):
 
 
 def test_5_discovered_numbers_are_not_round(patterns, worlds):
-    """Numbers typed in are round; numbers estimated are not."""
+    """Numbers that were typed in would be round."""
     values = [e.value for e in patterns.estimates().values() if e.value not in (0.0, 1.0)]
     assert np.mean([round(v, 3) == v for v in values]) < 0.02
     shares = np.array([w.users.share for w in worlds])
     assert np.mean(np.round(shares, 3) == shares) < 0.05
 
 
-def test_6_crisis_is_who_the_user_is_not_a_coin_on_the_outcome(worlds):
-    """Worlds in which crisis parents never buy have no crisis revenue, whatever is sold; and the other way round."""
-    for theirs in (0.0, 1.0):
+def test_6_crisis_is_an_attribute_of_users_not_of_the_outcome(worlds):
+    """If crisis parents never buy, there is no crisis revenue; if only they buy, all revenue is from them."""
+    for rate in (0.0, 1.0):
         changed = []
         for w in worlds[:10]:
-            base = np.where(np.arange(4) == w.crisis, theirs, 1.0 - theirs)
+            base = np.where(np.arange(4) == w.crisis, rate, 1.0 - rate)
             changed.append(replace(w, conversion_dynamics=replace(w.conversion_dynamics, base=base)))
         with MarketWorlds(changed, threads=1, auctions_per_step=100, budget=1e6) as market:
             run(market, factor=3.0)
             info = market.info(episode=True)
         assert info["revenue"].sum() > 0
-        expected = info["revenue"] if theirs else 0.0 * info["revenue"]
+        expected = info["revenue"] if rate else 0.0 * info["revenue"]
         np.testing.assert_allclose(info["crisis_revenue"], expected)
 
 
@@ -96,15 +97,15 @@ def test_7_delayed_purchases_arrive_within_a_simulated_run(worlds):
 
 
 def test_8_the_return_on_cost_is_a_return_and_nothing_is_dropped():
-    """60 steps, none missing, in order; revenue over cost is not the reward."""
+    """120 steps, none missing, in order; revenue over cost is not the reward."""
     with MarketWorlds([plain_world(i, value=4.0) for i in range(4)], steps=120, threads=1, budget=1e6) as market:
         market.reset(0)
-        seen, rewards = [], []
+        observations, rewards = [], []
         while not market.done:
-            seen.append(market.observe())
+            observations.append(market.observe())
             rewards.append(market.step(np.full((1, 4, 1), 2.0)))
         info = market.info(episode=True)
-    progress = np.array(seen)[:, 0, 0, market.names.index("progress")]
+    progress = np.array(observations)[:, 0, 0, market.names.index("progress")]
     np.testing.assert_allclose(progress, np.arange(120) / 120, atol=1e-6)
     np.testing.assert_allclose(np.sum(rewards, axis=0), info["revenue"] - info["cost"])
     assert not np.allclose(info["revenue"] / info["cost"], np.sum(rewards, axis=0))
@@ -128,7 +129,7 @@ def test_populations_have_their_size_and_every_part_of_a_world_is_filled(pattern
 
 
 def numbered(number: int, steps: int = 50) -> EpisodeExperience:
-    """An episode whose rows say which they are; one step in ten has a crisis parent's purchase."""
+    """Return an episode whose states hold its number and step; one step in ten has a crisis parent's purchase."""
     at = np.arange(steps + 1)
     states = np.stack([np.full(steps + 1, number % 2000), at], axis=1).astype(np.float32)
     crisis = np.where(at[:-1] % 10 == 3, 50.0, 0.0).astype(np.float32)
@@ -153,7 +154,7 @@ def filled(transitions: int, episodes: int | None = None) -> ExperienceBuffer:
     return buffer
 
 
-def test_2_a_batch_really_runs_its_worlds(patterns):
+def test_2_a_batch_runs_all_its_worlds(patterns):
     setting = EpisodeSetting(steps=4, threads=1)
     with MonteCarloSimulator(6, None, 6, 100, patterns=patterns, setting=setting) as simulator:
         batch = asyncio.run(simulator.run_episode_batch(Strategy(9), 6))
@@ -166,17 +167,17 @@ def test_9_weights_are_corrections_and_the_crisis_share_is_restored_by_them():
     assert batch["crisis"].mean() == pytest.approx(0.5, abs=0.05)
     assert np.average(batch["crisis"], weights=batch["weights"]) == pytest.approx(0.1, abs=0.02)
     squared = batch["weights"] ** 2
-    assert squared[batch["crisis"]].sum() / squared.sum() < 0.2  # theirs: 97 %
+    assert squared[batch["crisis"]].sum() / squared.sum() < 0.2  # in that code: 97 %
 
 
-def test_10_what_follows_a_row_is_what_followed_it():
+def test_10_next_states_are_those_of_the_same_episode():
     batch = filled(5_000).sample_batch(500)
     np.testing.assert_array_equal(batch["next_states"][:, 0], batch["states"][:, 0])
     np.testing.assert_array_equal(batch["next_states"][:, 1], batch["states"][:, 1] + 1)
     np.testing.assert_array_equal(batch["dones"], batch["states"][:, 1] == 49)
 
 
-def test_11_class_shares_do_not_drift_with_what_was_seen():
+def test_11_class_shares_do_not_change_with_drawing():
     buffer = filled(5_000)
     before = buffer.sampler.predicted_shares()
     for _ in range(60):
@@ -184,7 +185,7 @@ def test_11_class_shares_do_not_drift_with_what_was_seen():
     assert buffer.sampler.predicted_shares() == before
 
 
-def test_12_after_a_wrap_every_row_is_whole_and_of_the_newest():
+def test_12_after_a_wrap_rows_are_consistent_and_recent():
     batch = filled(1_000, episodes=500).sample_batch(800)
     number, step = batch["states"].T
     np.testing.assert_array_equal(batch["rewards"], 1000.0 * number + step)
@@ -192,11 +193,11 @@ def test_12_after_a_wrap_every_row_is_whole_and_of_the_newest():
     assert number.min() >= 478  # the last 21 episodes and the rows that fit beside them
 
 
-def test_13_a_label_is_believed_and_no_crisis_is_no_crisis():
+def test_13_labels_are_used_and_negated_words_are_no_crisis():
     judge = ExperienceAggregator()
-    said = {"state": [0.0], "action": 0, "reward": 0.0, "metadata": {"profile": "not in crisis"}}
-    assert judge.identify_event_type(said) == "regular_parent"
-    assert judge.identify_event_type({**said, "event_type": "crisis_parent"}) == "crisis_parent"
+    experience = {"state": [0.0], "action": 0, "reward": 0.0, "metadata": {"profile": "not in crisis"}}
+    assert judge.identify_event_type(experience) == "regular_parent"
+    assert judge.identify_event_type({**experience, "event_type": "crisis_parent"}) == "crisis_parent"
 
 
 def test_14_the_cost_of_a_batch_does_not_grow_with_the_buffer():

@@ -1,4 +1,4 @@
-"""The conformance suite finds what is broken, says how to mend it, and passes what is sound."""
+"""The conformance suite finds what is broken, says how to fix it, and passes sound environments and buffers."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import json
 import random
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -15,31 +16,31 @@ import pytest
 
 from parallel_agents import Buffer
 from parallel_agents.cli import main
-from parallel_agents.errors import ContractError
+from parallel_agents.core.errors import ContractError
 from parallel_agents.testing import check_buffer, check_environment, no_global_generators
 from parallel_agents.testing import conformance as suite
-from tests.environment.line_worlds import CELLS, TINY, Line, LineOfObjects
+from tests.env.line_worlds import CELLS, TINY, Line, LineOfObjects
 from tests.equivalence.worlds import Odd
 
 SMALL: dict[str, Any] = {"experiment": {"max_turns": 6}, "model": TINY}
 CHECKS: dict[str, Callable[..., str]] = {
     "shapes": suite._shapes,
     "dones": suite._dones,
-    "pure": suite._pure,
+    "pure": suite._observe_is_pure,
     "actions": suite._actions_only_read,
     "seeding": suite._seeding,
     "generators": suite._generators,
     "worlds differ": suite._worlds_differ,
     "buffers": suite._buffers,
-    "modes": lambda own: suite._modes(own, ("inline", "thread")),
+    "modes": partial(suite._modes, backends=("inline", "thread")),
     "state": suite._state,
     "resume": suite._resume,
 }
 
 
 def found(check: str, kind: Any, **sections: Any) -> suite.Finding:
-    """What one check says of an environment."""
-    return suite._run(check, CHECKS[check], suite._Suite(kind, {**SMALL, **sections}, 4))
+    """Return the finding of one check of an environment."""
+    return suite._run(check, partial(CHECKS[check], suite._Suite(kind, {**SMALL, **sections}, 4)))
 
 
 @pytest.mark.parametrize("kind", [Line, LineOfObjects])
@@ -49,7 +50,7 @@ def test_a_sound_environment_passes_every_check(kind: Any) -> None:
     assert len(findings) == 1 + len(CHECKS)
 
 
-def test_a_sound_environment_whose_episodes_cross_epochs_passes_too() -> None:
+def test_a_sound_environment_with_autoreset_passes_every_check() -> None:
     findings = check_environment(Odd, {"experiment": {"autoreset": True}}, epochs=4)
     assert [str(finding) for finding in findings if not finding.passed] == []
 
@@ -100,7 +101,7 @@ class Clock(Line):
 
 
 class LateClock(Line):
-    """Sound for a whole turn, which is all that a test of one step would see."""
+    """Depends on the clock in a single turn, which a test of the first step would miss."""
 
     def apply_agent(self, index: int, actions: Any) -> Any:
         late = self.epoch == 3 and self.turn == 5
@@ -131,7 +132,7 @@ class Counts(Line):
 
 
 class CarriesOver(Line):
-    """What happened in one epoch changes the next, and no checkpoint knows of it."""
+    """Carries a sum from epoch to epoch that is not in a checkpoint."""
 
     mood = 0.0
 
@@ -171,10 +172,10 @@ class GivesWords(Odd):
         ("dones", BothEnds, "both terminated and was truncated", "came to its own end"),
         ("dones", NumbersAsDones, "types ['float64', 'float64']", "two boolean arrays"),
         ("actions", WritesActions, "wrote into the actions it was given", "actions = actions.copy()"),
-        ("pure", MovesWhenSeen, "when it was asked a second time", "observe() only looks"),
-        ("seeding", GlobalDraws, "two runs with the same seed part in epoch 1", "self.rng"),
-        ("seeding", Clock, "two runs with the same seed part in epoch 1", "no clock"),
-        ("seeding", LateClock, "part in epoch 3, turn 5: apply_", "no clock"),
+        ("pure", MovesWhenSeen, "when it was called a second time", "observe() must change nothing"),
+        ("seeding", GlobalDraws, "two runs with the same seed differ in epoch 1", "self.rng"),
+        ("seeding", Clock, "two runs with the same seed differ in epoch 1", "no clock"),
+        ("seeding", LateClock, "differ in epoch 3, turn 5: apply_", "no clock"),
         ("generators", GlobalDraws, "np.random.randint() draws from a generator that everybody shares", "self.rng"),
         ("generators", PythonDraws, "random.randrange() draws from a generator that everybody shares", "self.streams"),
         ("worlds differ", SharedSeed, "three worlds start alike in every epoch", "self.streams[w]"),
@@ -183,7 +184,7 @@ class GivesWords(Odd):
         ("resume", CarriesOver, "2 epochs and a resume to 4 are not 4 epochs", "reset() must set everything anew"),
     ],
 )
-def test_what_is_broken_is_found_with_advice(check: str, kind: Any, detail: str, advice: str) -> None:
+def test_a_broken_environment_fails_with_a_detail_and_advice(check: str, kind: Any, detail: str, advice: str) -> None:
     finding = found(check, kind)
     assert not finding.passed
     assert detail in finding.detail
@@ -200,14 +201,14 @@ def test_what_is_broken_is_found_with_advice(check: str, kind: Any, detail: str,
         ("resume", Forgets, "2 epochs and a resume to 4 are not 4 epochs"),
     ],
 )
-def test_what_is_missing_from_a_state_is_found(check: str, kind: Any, detail: str) -> None:
+def test_an_incomplete_state_fails(check: str, kind: Any, detail: str) -> None:
     autoreset = {"experiment": {"max_turns": 6, "autoreset": True}}
     finding = found(check, kind, **autoreset, model={})
     assert not finding.passed
     assert detail in finding.detail
 
 
-def test_what_cannot_even_be_made_is_one_finding() -> None:
+def test_an_environment_that_cannot_be_constructed_gives_a_single_finding() -> None:
     class Needs(Line):
         def __init__(self, size: int, config: Any = None) -> None:
             super().__init__(config=config)
@@ -217,7 +218,7 @@ def test_what_cannot_even_be_made_is_one_finding() -> None:
     assert "size" in finding.detail
 
 
-# -- buffers and traps ---------------------------------------------------------------------------------------
+# -- buffers and global generators ---------------------------------------------------------------------------------------
 
 
 class Endless(Buffer):
@@ -245,12 +246,12 @@ class Trusting(Buffer):
     [(Endless, "bounded"), (Live, "snapshots are frozen"), (Reversed, "oldest first, newest kept"),
      (Trusting, "not finite is refused"), (Endless, "empty at first")],
 )  # fmt: skip
-def test_a_broken_buffer_is_found(kind: Any, check: str) -> None:
+def test_a_broken_buffer_fails_the_check(kind: Any, check: str) -> None:
     findings = {finding.check: finding for finding in check_buffer(lambda: kind(8, (2,)), (2,), capacity=8)}
     assert not findings[check].passed
 
 
-def test_after_the_traps_everything_is_as_before() -> None:
+def test_no_global_generators_raises_and_restores_the_functions_afterwards() -> None:
     before = random.random, np.random.rand
     with pytest.raises(ContractError, match=r"np\.random\.rand\(\) draws"), no_global_generators():
         np.random.rand()
@@ -261,7 +262,7 @@ def test_after_the_traps_everything_is_as_before() -> None:
 
 GAME = """
 import numpy as np
-from tests.environment.line_worlds import Line as Base, TINY
+from tests.env.line_worlds import Line as Base, TINY
 
 
 class Game(Base):
@@ -275,20 +276,22 @@ class Game(Base):
 """
 
 
-def test_the_command_tells_and_ends_with_the_verdict(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_prints_findings_and_its_exit_code_says_whether_all_passed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "game.py").write_text(GAME)
     assert main(["check", str(tmp_path / "game.py"), "--epochs", "3"]) == 0
     assert "12 of 12 checks passed" in capsys.readouterr().out
     assert main(["check", str(tmp_path / "game.py"), "--epochs", "3", "--json", "--set", "world.fair=false"]) == 1
-    told = json.loads(capsys.readouterr().out)
-    assert told["passed"] is False
-    failed = {finding["check"] for finding in told["findings"] if not finding["passed"]}
+    result = json.loads(capsys.readouterr().out)
+    assert result["passed"] is False
+    failed = {finding["check"] for finding in result["findings"] if not finding["passed"]}
     assert {"seeding over whole episodes", "global generators"} <= failed
-    assert all(finding["advice"] for finding in told["findings"] if not finding["passed"])
+    assert all(finding["advice"] for finding in result["findings"] if not finding["passed"])
 
 
 class Depends(Line):
-    """Plays another game if agents are computed together."""
+    """Changes its rules if the run is parallel."""
 
     def begin_turn(self) -> None:
         super().begin_turn()
@@ -296,14 +299,14 @@ class Depends(Line):
             self.goals[:] = 0
 
 
-def test_free_running_publication_hides_no_dependence_on_the_mode() -> None:
+def test_asap_publication_does_not_hide_a_dependence_on_the_mode() -> None:
     finding = found("modes", Depends, parallel={"publish": "asap"})
     assert finding.passed is False
     assert "the results are not those of parallel.enabled = false" in finding.detail
 
 
 class Unknown(Line):
-    """An agent learns and cannot say what."""
+    """An agent whose model learns and has no state_dict()."""
 
     def setup_agents(self) -> None:
         super().setup_agents()
@@ -319,17 +322,20 @@ class _Secret:
 
 
 @pytest.mark.parametrize("check", ["modes", "resume"])
-def test_a_missing_digest_is_not_checked_and_never_passed(check: str) -> None:
+def test_a_check_without_a_digest_is_not_checked_rather_than_passed(check: str) -> None:
     finding = found(check, Unknown)
     assert finding.passed is None
     assert str(finding).startswith(f"not checked {check}: the model of agent_1 (_Secret) can learn or remember")
 
 
-def test_the_command_says_what_could_not_be_checked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_counts_checks_that_could_not_be_made(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     game = "tests.testing.test_conformance:Unknown"
     assert main(["check", game, "--epochs", "2", "--set", "experiment.max_turns=4"]) == 1
     assert "10 of 12 checks passed, 2 could not be made" in capsys.readouterr().out
     assert main(["check", game, "--epochs", "2", "--set", "experiment.max_turns=4", "--json"]) == 1
-    told = json.loads(capsys.readouterr().out)
-    assert told["passed"] is False
-    assert [own["check"] for own in told["findings"] if own["passed"] is None] == ["equality of modes", "exact resume"]
+    result = json.loads(capsys.readouterr().out)
+    assert result["passed"] is False
+    assert [own["check"] for own in result["findings"] if own["passed"] is None] == [
+        "equality of modes",
+        "exact resume",
+    ]

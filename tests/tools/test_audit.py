@@ -1,4 +1,4 @@
-"""The audit fails on findings and where it looked nothing up, and says plainly when the database is out of reach."""
+"""The audit fails on findings and if nothing was looked up; it reports an unreachable database."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ BAD = {"name": "old", "version": "1.0", "vulns": [{"id": "CVE-2025-32434"}]}
 UNKNOWN = {"name": "ours", "skip_reason": "not found"}
 
 
-def stand_in(folder: Path, environment: list[dict[str, Any]], known: list[dict[str, Any]]) -> list[str]:
-    """A pip-audit that finds this in the environment, and this where it is asked for the known package."""
+def fake_pip_audit(folder: Path, environment: list[dict[str, Any]], known: list[dict[str, Any]]) -> list[str]:
+    """Return the command of a fake pip-audit: its reports for the environment and for the known package."""
     script = folder / "pip_audit.py"
     answers = {False: {"dependencies": environment}, True: {"dependencies": known}}
     script.write_text(f"import json, sys\nprint(json.dumps({answers!r}['-r' in sys.argv]))\n")
@@ -36,22 +36,22 @@ def stand_in(folder: Path, environment: list[dict[str, Any]], known: list[dict[s
 def test_an_audit_of_nothing_fails_if_the_database_answered(
     environment: list[dict[str, Any]], known: list[dict[str, Any]], code: int, words: str, tmp_path: Path
 ) -> None:
-    found = audit(stand_in(tmp_path, environment, known))
-    assert found[0] == code
-    assert found[1].startswith(words)
+    result = audit(fake_pip_audit(tmp_path, environment, known))
+    assert result[0] == code
+    assert result[1].startswith(words)
 
 
-def test_without_a_network_it_says_so_and_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The real pip-audit, whose only way out is a port on which nobody listens, asked for one package."""
+def test_without_a_network_the_audit_says_so_and_exits_with_0(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs the real pip-audit for one package, with a proxy port on which nothing listens."""
     monkeypatch.setenv("HTTPS_PROXY", "http://127.0.0.1:9")
-    wanted = tmp_path / "requirements.txt"
-    wanted.write_text("numpy==2.0.0\n")
-    code, words = audit([sys.executable, "-m", "pip_audit", "-r", str(wanted), "--no-deps", "--disable-pip"])
+    requirements = tmp_path / "requirements.txt"
+    requirements.write_text("numpy==2.0.0\n")
+    code, words = audit([sys.executable, "-m", "pip_audit", "-r", str(requirements), "--no-deps", "--disable-pip"])
     assert code == 0
     assert words.startswith("NOT AUDITED: the advisory database cannot be reached from here")
 
 
-def test_a_pip_audit_that_is_missing_or_breaks_is_no_missing_network(tmp_path: Path) -> None:
+def test_a_missing_or_broken_pip_audit_fails(tmp_path: Path) -> None:
     code, words = audit([str(tmp_path / "pip-audit")])
     assert (code, words.split(" (")[0]) == (1, "NOT AUDITED: pip-audit cannot be started")
     broken = tmp_path / "broken.py"

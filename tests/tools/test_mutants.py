@@ -1,4 +1,4 @@
-"""The table of mutants fits the package, and the tool tells the killed from those that live."""
+"""The table of mutants matches the package, and the tool finds mutants that no test notices."""
 
 from __future__ import annotations
 
@@ -25,31 +25,31 @@ tests = ["tests/test_sums.py"]
 """
 
 
-def test_every_mutant_stands_once_in_its_file_and_names_tests_that_exist() -> None:
+def test_every_mutant_matches_its_file_once_and_names_existing_tests() -> None:
     table = read_table()
-    assert {own.name: fault for own in table if (fault := own.fault(ROOT)) is not None} == {}
+    assert {mutant.name: fault for mutant in table if (fault := mutant.fault(ROOT)) is not None} == {}
     missing = [
         test
-        for own in table
-        for test in own.tests
+        for mutant in table
+        for test in mutant.tests
         if "::" in test
         and not re.search(rf"def {test.partition('::')[2]}\(", (ROOT / test.partition("::")[0]).read_text())
     ]
     assert missing == []
 
 
-def test_there_are_enough_of_every_area_and_no_two_are_alike() -> None:
+def test_every_area_has_mutants_and_no_two_are_equal() -> None:
     table = read_table()
     assert len(table) >= 60
-    assert {own.area for own in table} == AREAS
-    assert [name for name, count in Counter(own.name for own in table).items() if count > 1] == []
-    changes = Counter((own.file, own.old, own.new) for own in table)
+    assert {mutant.area for mutant in table} == AREAS
+    assert [name for name, count in Counter(mutant.name for mutant in table).items() if count > 1] == []
+    changes = Counter((mutant.file, mutant.old, mutant.new) for mutant in table)
     assert [change for change, count in changes.items() if count > 1] == []
 
 
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
-    """A package of one function with one test."""
+    """Make a package of one function with one test."""
     (tmp_path / "parallel_agents").mkdir()
     (tmp_path / "parallel_agents" / "__init__.py").write_text("")
     (tmp_path / "parallel_agents" / "sums.py").write_text("def add(a, b):\n    return a + b  # a sum\n")
@@ -62,46 +62,46 @@ def project(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def told_of(rows: dict[str, tuple[str, str]], project: Path, capsys: pytest.CaptureFixture[str]) -> tuple[int, str]:
-    """The exit code of the tool for mutants of the one function, and what it printed."""
+def run_tool(rows: dict[str, tuple[str, str]], project: Path, capsys: pytest.CaptureFixture[str]) -> tuple[int, str]:
+    """Run the tool on mutants of that function; return its exit code and its output."""
     table = project / "mutants.toml"
     table.write_text("".join(ROW.format(name=name, old=old, new=new) for name, (old, new) in rows.items()))
     code = main([], root=project, table=table, libraries=("pytest",))
-    assert "a + b" in (project / "parallel_agents" / "sums.py").read_text()  # only the copy was changed
+    assert "a + b" in (project / "parallel_agents" / "sums.py").read_text()  # only the copy is changed
     return code, "".join(capsys.readouterr())
 
 
 def test_the_tool_passes_if_every_mutant_is_killed(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    code, told = told_of({"subtracts": ("a + b", "a - b")}, project, capsys)
-    assert (code, "1 of 1 mutants were killed" in told) == (0, True)
+    code, output = run_tool({"subtracts": ("a + b", "a - b")}, project, capsys)
+    assert (code, "1 of 1 mutants were killed" in output) == (0, True)
 
 
-def test_the_tool_names_those_that_live_and_those_that_are_no_program(
+def test_the_tool_names_mutants_that_live_and_mutants_that_are_no_program(
     project: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     rows = {"subtracts": ("a + b", "a - b"), "words": ("a sum", "the sum"), "no Python": ("def add", "def add(")}
-    code, told = told_of(rows, project, capsys)
+    code, output = run_tool(rows, project, capsys)
     assert code == 1
-    assert "LIVED    learning     words" in told
-    assert "BROKEN   learning     no Python" in told
+    assert "LIVED    learning     words" in output
+    assert "BROKEN   learning     no Python" in output
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [
         (("a * b", "a"), "its text stands 0 times in parallel_agents/sums.py, not once"),
         (("a", "b"), "times in parallel_agents/sums.py, not once"),
         (("a + b", "a + b"), "it changes nothing"),
     ],
 )
-def test_the_tool_refuses_a_table_that_no_longer_fits(
-    change: tuple[str, str], said: str, project: Path, capsys: pytest.CaptureFixture[str]
+def test_the_tool_refuses_a_table_that_does_not_match(
+    change: tuple[str, str], message: str, project: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    code, told = told_of({"odd": change}, project, capsys)
-    assert (code, said in told) == (1, True)
+    code, output = run_tool({"odd": change}, project, capsys)
+    assert (code, message in output) == (1, True)
 
 
-def test_tests_that_fail_by_themselves_kill_nothing(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_tool_fails_if_the_tests_fail_without_a_mutant(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (project / "tests" / "test_sums.py").write_text("def test_sum():\n    assert False\n")
-    code, told = told_of({"subtracts": ("a + b", "a - b")}, project, capsys)
-    assert (code, "without any mutant" in told) == (1, True)
+    code, output = run_tool({"subtracts": ("a + b", "a - b")}, project, capsys)
+    assert (code, "without any mutant" in output) == (1, True)

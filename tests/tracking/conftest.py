@@ -1,4 +1,4 @@
-"""Records as a run would give them, and a structlog that no test leaves configured."""
+"""Make records as a run would, and reset structlog around every test."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import structlog
 
-from parallel_agents.types import EpochStats, RoundResult, RunInfo
+from parallel_agents.core.types import EpochStats, RoundStats, RunInfo
 
 ROOT = Path(__file__).parents[2]
 
@@ -30,7 +30,7 @@ def _fresh_structlog() -> Iterator[None]:
 
 @pytest.fixture
 def full_disk() -> Iterator[None]:
-    """No file can grow while the test runs, as if the disk were full."""
+    """Let no file grow while the test runs, as if the disk were full."""
     before, handler = resource.getrlimit(resource.RLIMIT_FSIZE), signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, before[1]))
     yield
@@ -41,7 +41,7 @@ def full_disk() -> Iterator[None]:
 @pytest.fixture
 def make_run() -> Callable[..., RunInfo]:
     def make(**changes: Any) -> RunInfo:
-        given: dict[str, Any] = {
+        fields: dict[str, Any] = {
             "run_id": "r1",
             "environment": "hunt",
             "agents": ("a", "b", "c"),
@@ -52,7 +52,7 @@ def make_run() -> Callable[..., RunInfo]:
             "config": {"experiment": {"epochs": 10}},
             "fingerprint": {"cpu": "x"},
         }
-        return RunInfo(**(given | changes))
+        return RunInfo(**(fields | changes))
 
     return make
 
@@ -60,7 +60,7 @@ def make_run() -> Callable[..., RunInfo]:
 @pytest.fixture
 def make_epoch() -> Callable[..., EpochStats]:
     def make(epoch: int, **changes: Any) -> EpochStats:
-        given: dict[str, Any] = {
+        fields: dict[str, Any] = {
             "turns": 100,
             "transitions": 300,
             "rewards": np.array([1.0, 2.0, 6.0]) * epoch,
@@ -70,28 +70,28 @@ def make_epoch() -> Callable[..., EpochStats]:
             "seconds": 0.5,
             "metrics": {"loss": np.array([0.1, np.nan, 1 / 3], np.float32)},
         }
-        return EpochStats(epoch, **(given | changes))
+        return EpochStats(epoch, **(fields | changes))
 
     return make
 
 
 @pytest.fixture
-def make_round() -> Callable[..., RoundResult]:
-    def make(number: int, **changes: Any) -> RoundResult:
-        given: dict[str, Any] = {
+def make_round() -> Callable[..., RoundStats]:
+    def make(number: int, **changes: Any) -> RoundStats:
+        fields: dict[str, Any] = {
             "updates": np.array([4, 4, 3]),
             "rejected": np.array([0, 0, 1]),
             "metrics": {"loss": np.array([0.5, np.inf, 0.25])},
             "seconds": 0.2,
         }
-        return RoundResult(number, **(given | changes))
+        return RoundStats(number, **(fields | changes))
 
     return make
 
 
 @pytest.fixture
 def python(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
-    """Run a script in a fresh interpreter, from a file, as users do."""
+    """Return a function that runs a script from a file in a new interpreter."""
 
     def run(source: str, *arguments: object) -> subprocess.CompletedProcess[str]:
         script = tmp_path / "script.py"

@@ -9,25 +9,23 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 import structlog
 
-from parallel_agents.errors import ConfigError
-from parallel_agents.tracking.lines import read_lines
-from parallel_agents.tracking.listeners import Listeners, SilentListener
+from parallel_agents.core.errors import ConfigError
+from parallel_agents.core.types import EpochStats
+from parallel_agents.tracking.callbacks import BaseCallback, CallbackList
+from parallel_agents.tracking.jsonl import read_jsonl
 from parallel_agents.tracking.logs import (
     EventLog,
     bind,
     configure_logs,
     configure_worker,
-    inherit,
     worker_context,
 )
-from parallel_agents.types import EpochStats
 
 Python = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -38,17 +36,17 @@ def path(tmp_path: Path) -> Path:
 
 
 def _records(path: Path) -> list[dict[str, Any]]:
-    return list(read_lines(path))
+    return list(read_jsonl(path))
 
 
-def test_every_record_has_its_whole_context(path: Path) -> None:
+def test_every_record_has_the_full_context(path: Path) -> None:
     with configure_logs(path, run="r1", console=False), bind(role="conductor", version=3):
-        structlog.get_logger().info("bare")
+        structlog.get_logger().info("plain")
         with bind(agent="blue"):
             structlog.get_logger().warning("retry", round=7)
-    bare, retry = _records(path)
-    assert list(bare) == ["time", "level", "event", "run", "role", "agent", "version", "thread", "process"]
-    assert bare["agent"] is None
+    first, retry = _records(path)
+    assert list(first) == ["time", "level", "event", "run", "role", "agent", "version", "thread", "process"]
+    assert first["agent"] is None
     del retry["time"]
     assert retry == {
         "level": "warning",
@@ -63,7 +61,7 @@ def test_every_record_has_its_whole_context(path: Path) -> None:
     }
 
 
-def test_binding_ends_with_its_block_or_stays(path: Path) -> None:
+def test_bound_context_ends_with_its_block_or_stays(path: Path) -> None:
     with configure_logs(path, run="r1", console=False):
         bind(role="conductor")
         with bind(role="evaluator"):
@@ -72,55 +70,18 @@ def test_binding_ends_with_its_block_or_stays(path: Path) -> None:
     assert [record["role"] for record in _records(path)] == ["evaluator", "conductor"]
 
 
-def test_threads_inherit_the_context(path: Path) -> None:
-    def work(number: int) -> None:
-        with bind(agent=number):
-            structlog.get_logger().info("working")
-
-    with configure_logs(path, run="r1", console=False), bind(role="learner", version=2):
-        thread = threading.Thread(target=inherit(work), args=(-1,), name="lone")
-        thread.start()
-        thread.join()
-        with ThreadPoolExecutor(4, thread_name_prefix="pool") as pool:
-            list(pool.map(inherit(work), range(20)))
-        assert "agent" not in structlog.contextvars.get_contextvars()
-    records = _records(path)
-    assert sorted(record["agent"] for record in records) == list(range(-1, 20))
-    assert {(record["run"], record["role"], record["version"]) for record in records} == {("r1", "learner", 2)}
-    assert records[0]["thread"] == "lone"
-    assert all(record["thread"].startswith("pool") for record in records[1:])
-
-
-def test_a_function_can_be_inherited_by_several_threads_at_once(path: Path) -> None:
-    barrier = threading.Barrier(3)
-    roles: list[Any] = []
-
-    def work() -> None:
-        barrier.wait(5)
-        roles.append(structlog.contextvars.get_contextvars().get("role"))
-
-    with bind(role="learner"):
-        carried = inherit(work)
-    threads = [threading.Thread(target=carried) for _ in range(3)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert roles == ["learner"] * 3
-
-
 SPAWN = """
-import multiprocessing, sys, threading
+import contextvars, multiprocessing, sys, threading
 from pathlib import Path
 import structlog
-from parallel_agents.tracking.logs import bind, configure_logs, configure_worker, inherit, worker_context
+from parallel_agents.tracking.logs import bind, configure_logs, configure_worker, worker_context
 
 def work(settings):
     configure_worker(settings)
     with bind(role="learner", agent="red"):
         structlog.get_logger().warning("from the worker")
-        say = inherit(structlog.get_logger().info)
-        thread = threading.Thread(target=say, args=("its thread",), name="inner")
+        context, log = contextvars.copy_context(), structlog.get_logger().info
+        thread = threading.Thread(target=context.run, args=(log, "its thread"), name="inner")
         thread.start()
         thread.join()
 
@@ -134,7 +95,7 @@ if __name__ == "__main__":
 """
 
 
-def test_a_spawned_process_carries_the_context(path: Path, python: Python) -> None:
+def test_a_spawned_process_has_the_context_of_its_parent(path: Path, python: Python) -> None:
     done = python(SPAWN, path)
     assert done.returncode == 0, done.stderr
     parent, worker, inner = _records(path)
@@ -151,7 +112,7 @@ def test_a_spawned_process_carries_the_context(path: Path, python: Python) -> No
     assert "from the worker" in done.stderr
 
 
-def test_the_worker_settings_are_plain_and_not_installed_twice(path: Path) -> None:
+def test_worker_settings_are_plain_values_and_not_installed_twice(path: Path) -> None:
     with (
         configure_logs(path, run="r1", console=False, level="debug"),
         bind(role="conductor", agent=Path("x")),
@@ -164,7 +125,7 @@ def test_the_worker_settings_are_plain_and_not_installed_twice(path: Path) -> No
     assert (settings["console"], settings["level"]) == (False, "debug")
 
 
-def test_without_a_run_folder_a_worker_speaks_on_stderr(capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_a_run_folder_a_worker_logs_on_stderr(capsys: pytest.CaptureFixture[str]) -> None:
     with configure_worker(worker_context()):
         structlog.get_logger().info("hello")
     out, err = capsys.readouterr()
@@ -197,16 +158,16 @@ def test_a_closed_stderr_does_not_end_a_run(path: Path, monkeypatch: pytest.Monk
     with configure_logs(path, run="r1"):
         for stderr in (closed, None):
             monkeypatch.setattr(sys, "stderr", stderr)
-            structlog.get_logger().error("nobody reads this")
+            structlog.get_logger().error("not written")
         monkeypatch.undo()
     assert len(_records(path)) == 2
 
 
-def test_a_users_own_configuration_is_left_alone(path: Path) -> None:
-    seen: list[dict[str, Any]] = []
+def test_an_existing_structlog_configuration_is_kept(path: Path) -> None:
+    events: list[dict[str, Any]] = []
 
     def users(logger: Any, method: str, event: Any) -> Any:
-        seen.append(dict(event))
+        events.append(dict(event))
         raise structlog.DropEvent
 
     structlog.configure(processors=[users], cache_logger_on_first_use=False)
@@ -214,20 +175,20 @@ def test_a_users_own_configuration_is_left_alone(path: Path) -> None:
     with configure_logs(path, run="r1") as logs, bind(role="conductor"):
         structlog.get_logger().info("both", round=1)
         logs.close()
-        structlog.get_logger().info("his alone")
-    assert seen == [{"event": "both", "round": 1}, {"event": "his alone"}]
+        structlog.get_logger().info("user alone")
+    assert events == [{"event": "both", "round": 1}, {"event": "user alone"}]
     assert [(record["event"], record["role"]) for record in _records(path)] == [("both", "conductor")]
     after = structlog.get_config()
     assert {**after, "processors": list(after["processors"])} == {**before, "processors": [users]}
 
 
-def test_standard_logging_is_left_alone(path: Path) -> None:
+def test_standard_logging_is_not_changed(path: Path) -> None:
     handlers, level = list(logging.root.handlers), logging.root.level
     with configure_logs(path, run="r1", console=False):
         assert (logging.root.handlers, logging.root.level) == (handlers, level)
 
 
-def test_everything_is_as_before_at_the_end(path: Path) -> None:
+def test_closing_restores_structlog_and_closes_the_file(path: Path) -> None:
     descriptors = len(os.listdir("/proc/self/fd"))
     logs = configure_logs(path, run="r1", console=False)
     assert structlog.is_configured()
@@ -239,7 +200,7 @@ def test_everything_is_as_before_at_the_end(path: Path) -> None:
     assert len(os.listdir("/proc/self/fd")) == descriptors
 
 
-def test_the_command_lines_console_outlives_the_runs_in_it(tmp_path: Path) -> None:
+def test_the_console_of_a_command_outlives_its_runs(tmp_path: Path) -> None:
     outer = configure_logs(None, console=False)
     first = configure_logs(tmp_path / "1.jsonl", run="r1")
     second = configure_logs(tmp_path / "2.jsonl", run="r2")
@@ -251,7 +212,7 @@ def test_the_command_lines_console_outlives_the_runs_in_it(tmp_path: Path) -> No
     assert not structlog.is_configured()
 
 
-def test_two_runs_in_one_process_keep_their_records_apart(tmp_path: Path) -> None:
+def test_two_runs_in_one_process_have_separate_records(tmp_path: Path) -> None:
     one, two = tmp_path / "1.jsonl", tmp_path / "2.jsonl"
     with configure_logs(one, run="r1", console=False), configure_logs(two, run="r2"):
         with bind(run="r1"):
@@ -265,7 +226,7 @@ def test_two_runs_in_one_process_keep_their_records_apart(tmp_path: Path) -> Non
     assert [record["event"] for record in _records(two)] == ["second", "either"]
 
 
-def test_the_log_is_bounded(path: Path) -> None:
+def test_the_size_of_the_log_is_bounded(path: Path) -> None:
     with configure_logs(path, run="r1", console=False, max_bytes=2000, backups=2):
         for number in range(300):
             structlog.get_logger().info("again", number=number)
@@ -275,16 +236,16 @@ def test_the_log_is_bounded(path: Path) -> None:
 
 
 @pytest.mark.usefixtures("full_disk")
-def test_a_full_disk_is_told_on_stderr_and_ends_nothing(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_full_disk_is_reported_on_stderr_and_raises_nothing(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with configure_logs(path, run="r1", console=False):
         structlog.get_logger().info("first")
         structlog.get_logger().info("second")
     assert capsys.readouterr().err == (
-        f"cannot write {path}: File too large; its lines are lost until that is mended\n"
+        f"cannot write {path}: File too large; its lines are lost until that is repaired\n"
     )
 
 
-def test_odd_fields_become_valid_json(path: Path) -> None:
+def test_any_field_becomes_valid_json(path: Path) -> None:
     with configure_logs(path, run="r1", console=False):
         structlog.get_logger().info("odd", loss=float("nan"), thing=object, thread="mine", level="mine")
     (record,) = _records(path)
@@ -292,20 +253,20 @@ def test_odd_fields_become_valid_json(path: Path) -> None:
     assert (record["thread"], record["level"]) == ("MainThread", "info")
 
 
-def test_a_dropped_listener_leaves_its_traceback(path: Path, make_epoch: Callable[..., EpochStats]) -> None:
-    class Failing(SilentListener):
+def test_a_dropped_callback_is_logged_with_its_traceback(path: Path, make_epoch: Callable[..., EpochStats]) -> None:
+    class Failing(BaseCallback):
         def on_epoch(self, stats: EpochStats) -> None:
-            raise ZeroDivisionError("the sink is broken")
+            raise ZeroDivisionError("the callback is broken")
 
     with configure_logs(path, run="r1", console=False):
-        Listeners([Failing()]).on_epoch(make_epoch(1))
+        CallbackList([Failing()]).on_epoch(make_epoch(1))
     (record,) = _records(path)
-    assert (record["event"], record["level"], record["method"]) == ("listener_dropped", "error", "on_epoch")
+    assert (record["event"], record["level"], record["method"]) == ("callback_dropped", "error", "on_epoch")
     assert record["exception"].startswith("Traceback")
-    assert record["exception"].endswith("ZeroDivisionError: the sink is broken")
+    assert record["exception"].endswith("ZeroDivisionError: the callback is broken")
 
 
-def test_the_event_log_tells_a_run(path: Path, make_run: Any, make_epoch: Any) -> None:
+def test_the_event_log_has_start_events_and_end_of_a_run(path: Path, make_run: Any, make_epoch: Any) -> None:
     log = EventLog()
     with configure_logs(path, run="r1", console=False):
         log.on_start(make_run(epochs=2))
@@ -324,7 +285,7 @@ def test_the_event_log_tells_a_run(path: Path, make_run: Any, make_epoch: Any) -
     assert "config" not in ended
 
 
-def test_records_reach_the_file_whatever_id_the_run_gives_itself(path: Path, make_run: Any) -> None:
+def test_records_reach_the_file_whatever_the_id_of_the_run(path: Path, make_run: Any) -> None:
     log = EventLog()
     with configure_logs(path, run="folder", console=False):
         log.on_start(make_run(run_id="another"))
@@ -339,7 +300,7 @@ def test_records_reach_the_file_whatever_id_the_run_gives_itself(path: Path, mak
     ]
 
 
-def test_without_a_file_the_event_log_binds_the_runs_own_id(make_run: Any) -> None:
+def test_without_a_file_the_event_log_binds_the_id_of_the_run(make_run: Any) -> None:
     log = EventLog()
     for run in ("r1", "r2"):
         log.on_start(make_run(run_id=run))
@@ -359,12 +320,12 @@ IMPORT = """
 import logging, sys
 import parallel_agents.tracking
 from parallel_agents.tracking import (
-    files, lines, listeners, logs, metrics, plots, progress, runfolder, statistics, timeline
+    callbacks, jsonl, learning_curves, logs, metrics, progress, run_folder, statistics, timeline
 )
 import structlog
 print(structlog.is_configured(), logging.root.handlers, sorted({"torch", "matplotlib"} & set(sys.modules)))
 """
 
 
-def test_importing_configures_nothing_and_is_light(python: Python) -> None:
+def test_importing_configures_nothing_and_imports_nothing_heavy(python: Python) -> None:
     assert python(IMPORT).stdout == "False [] []\n"

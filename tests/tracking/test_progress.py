@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 import structlog
 
-from parallel_agents.errors import ConfigError
-from parallel_agents.tracking.listeners import SilentListener
+from parallel_agents.core.errors import ConfigError
+from parallel_agents.tracking.callbacks import BaseCallback
 from parallel_agents.tracking.logs import configure_logs
 from parallel_agents.tracking.progress import LiveProgress, PlainProgress, show_progress
 
@@ -34,7 +34,7 @@ class Terminal(io.StringIO):
         return True
 
 
-def test_plain_lines_come_every_few_seconds(make_run: Make, make_epoch: Make) -> None:
+def test_a_plain_line_is_written_every_few_seconds(make_run: Make, make_epoch: Make) -> None:
     stream, clock = io.StringIO(), FakeClock()
     progress = PlainProgress(stream, every=5.0, clock=clock)
     progress.on_start(make_run(epochs=100))
@@ -49,7 +49,7 @@ def test_plain_lines_come_every_few_seconds(make_run: Make, make_epoch: Make) ->
     assert len(lines) == 11
 
 
-def test_rates_are_of_the_recent_past(make_run: Make, make_epoch: Make) -> None:
+def test_rates_are_over_the_last_seconds(make_run: Make, make_epoch: Make) -> None:
     stream, clock = io.StringIO(), FakeClock()
     progress = PlainProgress(stream, every=0.0, clock=clock)
     progress.on_start(make_run(epochs=300))
@@ -61,7 +61,7 @@ def test_rates_are_of_the_recent_past(make_run: Make, make_epoch: Make) -> None:
     assert "epoch 300/300  1,000 turns/s" in lines[299]
 
 
-def test_a_resumed_run_does_not_count_updates_it_did_not_make(make_run: Make, make_epoch: Make) -> None:
+def test_a_resumed_run_does_not_count_earlier_updates(make_run: Make, make_epoch: Make) -> None:
     stream, clock = io.StringIO(), FakeClock()
     progress = PlainProgress(stream, every=0.0, clock=clock)
     progress.on_start(make_run(epochs=60, first_epoch=51))
@@ -74,7 +74,7 @@ def test_a_resumed_run_does_not_count_updates_it_did_not_make(make_run: Make, ma
     ]
 
 
-def test_a_run_that_ends_before_its_first_epoch(make_run: Make) -> None:
+def test_a_run_that_ends_before_its_first_epoch_writes_one_line(make_run: Make) -> None:
     stream, clock = io.StringIO(), FakeClock()
     progress = PlainProgress(stream, clock=clock)
     progress.on_start(make_run())
@@ -82,7 +82,7 @@ def test_a_run_that_ends_before_its_first_epoch(make_run: Make) -> None:
     assert stream.getvalue() == "epoch 0/10  starting  after 0:00:00\n"
 
 
-def test_a_jumping_wall_clock_changes_nothing(
+def test_a_jumping_wall_clock_does_not_change_the_rates(
     make_run: Make, make_epoch: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     jumps = iter(range(0, -10_000, -1))
@@ -101,13 +101,13 @@ def test_a_jumping_wall_clock_changes_nothing(
         assert all(0 < rate <= 5000 for rate in rates)
 
 
-def test_the_display_suits_the_stream() -> None:
+def test_a_terminal_gets_a_bar_and_another_stream_plain_lines() -> None:
     assert isinstance(show_progress(stream=io.StringIO()), PlainProgress)
     assert isinstance(show_progress(stream=Terminal()), LiveProgress)
-    assert type(show_progress(stream=Terminal(), quiet=True)) is SilentListener
+    assert type(show_progress(stream=Terminal(), quiet=True)) is BaseCallback
 
 
-def test_quiet_is_quiet(make_run: Make, make_epoch: Make) -> None:
+def test_quiet_writes_nothing(make_run: Make, make_epoch: Make) -> None:
     stream = Terminal()
     progress = show_progress(stream=stream, quiet=True)
     progress.on_start(make_run())
@@ -116,13 +116,15 @@ def test_quiet_is_quiet(make_run: Make, make_epoch: Make) -> None:
     assert stream.getvalue() == ""
 
 
-def test_the_bar_on_a_real_terminal(make_run: Make, make_epoch: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_bar_is_drawn_on_a_terminal_and_the_cursor_restored(
+    make_run: Make, make_epoch: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("COLUMNS", "120")
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.delenv("NO_COLOR", raising=False)
-    ours, theirs = pty.openpty()
+    reading, writing = pty.openpty()
     threads = threading.active_count()
-    with os.fdopen(theirs, "w") as stream:
+    with os.fdopen(writing, "w") as stream:
         clock = FakeClock()
         progress = show_progress(stream=stream, clock=clock)
         assert isinstance(progress, LiveProgress)
@@ -130,17 +132,17 @@ def test_the_bar_on_a_real_terminal(make_run: Make, make_epoch: Make, monkeypatc
         for epoch in (1, 2, 3, 4):
             clock.now += 0.5
             progress.on_epoch(make_epoch(epoch))
-        assert threading.active_count() == threads  # no helper thread that could outlive the run
+        assert threading.active_count() == threads  # no thread that could outlive the run
         progress.on_end({})
         stream.flush()
         shown = ""
-        while "\x1b[?25h" not in shown:  # a terminal hands over in pieces
-            shown += os.read(ours, 65536).decode()
-    os.close(ours)
+        while "\x1b[?25h" not in shown:  # a terminal gives its output in pieces
+            shown += os.read(reading, 65536).decode()
+    os.close(reading)
     text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", shown)
     assert "[bold]hunt" in text
     assert "4/4 200 turns/s  24 updates/s  reward 7.5  lag 1" in text
-    assert shown.count("\x1b[?25l") == shown.count("\x1b[?25h") == 1  # the cursor is given back
+    assert shown.count("\x1b[?25l") == shown.count("\x1b[?25h") == 1  # the cursor is hidden and shown again
 
 
 def test_the_bar_is_not_redrawn_at_every_epoch_and_fits_80_columns(
@@ -175,13 +177,13 @@ def test_log_lines_scroll_above_the_bar(make_run: Make, make_epoch: Make, monkey
         progress.on_epoch(make_epoch(1))
         progress.on_end({})
     assert sys.stderr is stream
-    erased = stream.getvalue().replace("\r\x1b[2K", "\n")  # the bar goes, and its place is used
+    erased = stream.getvalue().replace("\r\x1b[2K", "\n")  # the bar is erased, and its line used
     lines = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", erased).splitlines()
     (line,) = (line for line in lines if "careful" in line)
     assert "turns/s" not in line
     assert "hunt" not in line
 
 
-def test_an_impossible_interval_is_refused() -> None:
+def test_a_negative_interval_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"a progress line every -1 seconds is impossible: give 0 or more"):
         show_progress(stream=io.StringIO(), every=-1)

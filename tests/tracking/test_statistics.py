@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from parallel_agents.errors import ConfigError, NonFiniteError, ShapeError
+from parallel_agents.core.errors import ConfigError, NonFiniteError, ShapeError
 from parallel_agents.tracking.statistics import (
     Interval,
     bootstrap_interval,
@@ -49,7 +49,7 @@ def test_interquartile_mean_along_an_axis() -> None:
 
 @pytest.mark.parametrize("freedom", [*range(1, 41), 99, 100, 499, 500, 501, 10_000])
 @pytest.mark.parametrize("probability", [0.55, 0.9, 0.975, 0.995])
-def test_student_quantile(freedom: int, probability: float) -> None:
+def test_student_quantile_equals_scipys(freedom: int, probability: float) -> None:
     assert student_quantile(probability, freedom) == pytest.approx(stats.t.ppf(probability, freedom), rel=1e-7)
 
 
@@ -62,7 +62,7 @@ def test_mean_interval_by_hand() -> None:
     assert high == pytest.approx(2.5 + half)
 
 
-def test_one_sample_has_no_interval() -> None:
+def test_the_interval_of_one_sample_is_nan() -> None:
     estimate, low, high = mean_interval([3.0])
     assert estimate == 3.0
     assert math.isnan(low)
@@ -95,7 +95,7 @@ def test_the_bootstrap_draws_within_strata() -> None:
     assert 33 < interval.low < 77 < interval.high < 132
 
 
-def test_the_bootstrap_by_enumeration() -> None:
+def test_the_bootstrap_equals_enumeration() -> None:
     # of {0, 1} two draws: the mean is 0 or 1 with probability 1/4 each, 1/2 else
     assert bootstrap_interval([0.0, 1.0], np.mean, level=0.95) == Interval(0.5, 0.0, 1.0)
     assert bootstrap_interval([0.0, 1.0], np.mean, level=0.4) == Interval(0.5, 0.5, 0.5)
@@ -120,12 +120,12 @@ def test_intervals_cover_as_often_as_they_say() -> None:
     samples = np.random.default_rng(0).normal(5.0, 2.0, (2000, 8))
     t_covers = np.mean([low <= 5 <= high for _, low, high in (mean_interval(s) for s in samples)])
     assert 0.935 <= t_covers <= 0.965
-    drawn = (bootstrap_interval(s, resamples=400, seed=i) for i, s in enumerate(samples[:600]))
-    covers = np.mean([low <= 5 <= high for _, low, high in drawn])
+    intervals = (bootstrap_interval(s, resamples=400, seed=i) for i, s in enumerate(samples[:600]))
+    covers = np.mean([low <= 5 <= high for _, low, high in intervals])
     assert 0.80 <= covers <= 0.97  # the percentile bootstrap is known to be a little narrow for 8 samples
 
 
-def test_bad_input_is_named() -> None:
+def test_invalid_input_is_refused() -> None:
     with pytest.raises(ShapeError, match=r"scores have shape \(0,\): give at least one"):
         interquartile_mean([])
     with pytest.raises(NonFiniteError, match="2 of 3 scores are NaN or infinite: leave them out"):

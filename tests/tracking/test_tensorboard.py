@@ -1,4 +1,4 @@
-"""TensorBoard: what is written can be read back, and without the package there is an error that helps."""
+"""Event files for TensorBoard can be read back; a missing package is reported."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from parallel_agents.errors import ConfigError
+from parallel_agents.core.errors import ConfigError
+from parallel_agents.core.types import EpochStats, RoundStats, RunInfo
 from parallel_agents.tracking.tensorboard import TensorBoardWriter, load_tensorboard
-from parallel_agents.types import EpochStats, RoundResult, RunInfo
 
 pytest.importorskip("tensorboard")
 
@@ -24,30 +24,30 @@ def scalars(folder: Path) -> dict[str, list[tuple[int, float]]]:
     from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
     from tensorboard.util.tensor_util import make_ndarray
 
-    found: dict[str, list[tuple[int, float]]] = {}
+    values: dict[str, list[tuple[int, float]]] = {}
     for path in folder.iterdir():
         for event in EventFileLoader(str(path)).Load():
             for value in event.summary.value:
-                found.setdefault(value.tag, []).append((event.step, float(make_ndarray(value.tensor))))
-    return found
+                values.setdefault(value.tag, []).append((event.step, float(make_ndarray(value.tensor))))
+    return values
 
 
-def test_every_figure_of_every_agent_is_there(tmp_path: Path) -> None:
+def test_every_metric_of_every_agent_is_written(tmp_path: Path) -> None:
     writer = TensorBoardWriter(tmp_path)
     writer.on_start(run_info(("a", "b", "a", "b"), 2))
-    writer.on_round(RoundResult(1, np.ones(4, int), np.zeros(4, int), {"loss": np.array([0.5, np.nan, 0.25, 0.5])}))
-    figures = {"epsilon": np.full(4, 0.5), "buffer_fill": np.arange(4.0)}
+    writer.on_round(RoundStats(1, np.ones(4, int), np.zeros(4, int), {"loss": np.array([0.5, np.nan, 0.25, 0.5])}))
+    metrics = {"epsilon": np.full(4, 0.5), "buffer_fill": np.arange(4.0)}
     rewards = np.array([1.0, 2.0, 3.0, 4.0])
-    writer.on_epoch(EpochStats(1, 10, 40, rewards, version=0, lag=1, updates=8, seconds=0.5, metrics=figures))
+    writer.on_epoch(EpochStats(1, 10, 40, rewards, version=0, lag=1, updates=8, seconds=0.5, metrics=metrics))
     writer.on_end({})
-    found = scalars(tmp_path)
-    assert found["reward/seed_1/a"] == [(1, 3.0)]
-    assert found["mean/reward"] == [(1, 2.5)]
-    assert found["loss/seed_0/a"] == [(0, 0.5)]
-    assert "loss/seed_0/b" not in found, "there is no loss that is not a number"
-    assert found["epsilon/seed_0/b"] == [(1, 0.5)]
-    assert found["run/lag"] == [(1, 1.0)]
-    assert found["run/turns_per_second"] == [(1, 20.0)]
+    written = scalars(tmp_path)
+    assert written["reward/seed_1/a"] == [(1, 3.0)]
+    assert written["mean/reward"] == [(1, 2.5)]
+    assert written["loss/seed_0/a"] == [(0, 0.5)]
+    assert "loss/seed_0/b" not in written, "NaN is left out"
+    assert written["epsilon/seed_0/b"] == [(1, 0.5)]
+    assert written["run/lag"] == [(1, 1.0)]
+    assert written["run/turns_per_second"] == [(1, 20.0)]
 
 
 def test_without_the_package_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

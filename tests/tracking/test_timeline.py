@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from parallel_agents.errors import ConfigError
+from parallel_agents.core.errors import ConfigError
 from parallel_agents.tracking.timeline import Timeline
 
 
@@ -50,11 +50,11 @@ def test_a_span_is_recorded_when_its_block_raises() -> None:
     assert len(timeline.spans()) == 1
 
 
-def test_an_empty_trace_is_valid(tmp_path: Path) -> None:
+def test_an_empty_trace_is_valid_json(tmp_path: Path) -> None:
     assert _trace(Timeline(), tmp_path / "trace.json") == ([], [])
 
 
-def test_odd_arguments_stay_valid_json(tmp_path: Path) -> None:
+def test_any_argument_becomes_valid_json(tmp_path: Path) -> None:
     timeline = Timeline()
     with timeline.span('say "hi"\n', "röle", loss=float("nan"), what={1, 2}, start=1, duration=2):
         pass
@@ -63,7 +63,7 @@ def test_odd_arguments_stay_valid_json(tmp_path: Path) -> None:
     assert spans[0]["args"] == {"loss": None, "what": [1, 2], "start": 1, "duration": 2}
 
 
-def test_the_ring_keeps_the_newest(tmp_path: Path) -> None:
+def test_the_ring_keeps_the_newest_spans(tmp_path: Path) -> None:
     timeline = Timeline(capacity=10)
     for number in range(25):
         with timeline.span("act", "collector", number=number):
@@ -76,7 +76,7 @@ def test_the_ring_keeps_the_newest(tmp_path: Path) -> None:
     }
 
 
-def test_taken_spans_are_gone_and_merged_ones_are_there() -> None:
+def test_take_removes_spans_and_merge_adds_them() -> None:
     worker, main = Timeline(), Timeline()
     for number in range(3):
         with worker.span("learn", "learner", round=number):
@@ -105,7 +105,7 @@ def test_a_disabled_timeline_records_nothing() -> None:
     assert timeline.span("act", "collector") is timeline.span("learn", "learner")
 
 
-def test_threads_have_their_own_rows_and_writing_disturbs_nobody(tmp_path: Path) -> None:
+def test_threads_have_separate_rows_and_the_trace_can_be_written_meanwhile(tmp_path: Path) -> None:
     timeline = Timeline()
 
     def work(role: str) -> None:
@@ -137,11 +137,11 @@ def work(pipe):
 if __name__ == "__main__":
     context = multiprocessing.get_context("spawn")
     timeline = Timeline()
-    ours, theirs = context.Pipe()
+    receiver, sender = context.Pipe()
     with timeline.span("wait", "conductor"):
-        worker = context.Process(target=work, args=(theirs,))
+        worker = context.Process(target=work, args=(sender,))
         worker.start()
-        timeline.merge(ours.recv())
+        timeline.merge(receiver.recv())
         worker.join()
     timeline.write(Path(sys.argv[1]))
 """
@@ -161,7 +161,7 @@ def test_spans_of_a_spawned_worker_are_merged_on_one_clock(
     assert names == {wait["pid"]: "main", learn["pid"]: f"worker {learn['pid']}"}
 
 
-def test_a_jumping_wall_clock_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_jumping_wall_clock_does_not_change_the_spans(monkeypatch: pytest.MonkeyPatch) -> None:
     jumps = iter(range(0, -10_000, -1))
     monkeypatch.setattr(time, "time", lambda: next(jumps) * 1e6)
     monkeypatch.setattr(time, "time_ns", lambda: next(jumps) * 10**15)
@@ -187,6 +187,6 @@ def test_a_failed_write_keeps_the_old_trace(tmp_path: Path, monkeypatch: pytest.
     assert path.read_text() == "old"
 
 
-def test_an_impossible_ring_is_refused() -> None:
+def test_a_capacity_of_0_is_refused() -> None:
     with pytest.raises(ConfigError, match="a timeline of 0 spans is impossible: give at least 1, or disable it"):
         Timeline(capacity=0)

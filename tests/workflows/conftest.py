@@ -1,4 +1,4 @@
-"""A game played by hand, one world at a time, and the recordings where they lie beside the checkout."""
+"""A game in which the test chooses both sides' actions, and the recordings if they are beside the checkout."""
 
 from __future__ import annotations
 
@@ -10,23 +10,22 @@ import pytest
 import torch
 
 from parallel_agents.workflows.network import ACTION_NAMES, HOST_NAMES, Quirks
-from parallel_agents.workflows.network import tables as t
-from parallel_agents.workflows.network.attack import KIND_NAMES, NO_EXPLOIT, SWEEP
-from parallel_agents.workflows.network.engine import drive
+from parallel_agents.workflows.network import scenario as sc
 from parallel_agents.workflows.network.quirks import compile_rules
-from parallel_agents.workflows.network.red import red_id
-from parallel_agents.workflows.network.state import fill_access, fresh
+from parallel_agents.workflows.network.red import KIND_NAMES, SWEEP, RedMove, red_id
+from parallel_agents.workflows.network.state import NO_EXPLOIT, initial_state, write_access
+from parallel_agents.workflows.network.step_kernels import replay_step
 
 ACTIVITY = {"00": "none", "10": "scan", "11": "exploit"}
 MEMORY = {"00": "no", "10": "unknown", "01": "user", "11": "privileged"}
 
 
 class Game:
-    """One world in which both sides do what the test says."""
+    """One world in which the test chooses both sides' actions."""
 
     def __init__(self, quirks: Quirks | None = None, red: str = "Sleep") -> None:
-        self.rules, self.state = compile_rules(quirks or Quirks()), fresh()
-        self.agent = red_id(red)
+        self.rules = compile_rules(quirks or Quirks())
+        self.state = initial_state(np.array([red_id(red)], np.int8))
         self.bits = np.zeros(52, np.uint8)
         self.reward, self.verdict = 0.0, 0
 
@@ -35,10 +34,11 @@ class Game:
     ) -> Game:
         kind_name, _, target_name = red.partition(":")
         kind = KIND_NAMES.index(kind_name)
-        target = (t.SUBNETS if kind == SWEEP else HOST_NAMES).index(target_name) if target_name else 0
-        code = t.EXPLOIT_NAMES.index(exploit) if exploit else NO_EXPLOIT
+        target = (sc.SUBNETS if kind == SWEEP else HOST_NAMES).index(target_name) if target_name else 0
+        code = sc.EXPLOIT_NAMES.index(exploit) if exploit else NO_EXPLOIT
         action = ACTION_NAMES.index(blue)
-        self.verdict, cost = drive(self.state, self.rules, self.agent, action, kind, target, code, detected, self.bits)
+        move = RedMove(kind, target, code, detected)
+        self.verdict, cost = replay_step(self.state, self.rules, action, move, self.bits)
         self.reward = -cost / 10
         return self
 
@@ -51,8 +51,8 @@ class Game:
     def escalate(self, host: str, blue: str = "Sleep") -> Game:
         return self.turn(blue, f"PrivilegeEscalate:{host}")
 
-    def own(self, host: str) -> Game:
-        """Red becomes privileged on a host with an SSH server, by the long way."""
+    def take(self, host: str) -> Game:
+        """Red scans, exploits and escalates on a host with an SSH server."""
         return self.scan(host).exploit(host, "SSHBruteForce").escalate(host)
 
     def _pair(self, host: str, first: int) -> str:
@@ -66,17 +66,17 @@ class Game:
         return MEMORY[self._pair(host, 2)]
 
     def access(self, host: str) -> int:
-        out = np.zeros((1, t.N_HOSTS), np.uint8)
-        fill_access(self.state, out)
+        out = np.zeros((1, sc.N_HOSTS), np.uint8)
+        write_access(self.state, out)
         return int(out[0, HOST_NAMES.index(host)])
 
     def ports(self, host: str) -> set[int]:
-        """The ports that red remembers of a host."""
+        """Return the ports that red remembers of a host."""
         known = int(self.state["known_ports"][0, HOST_NAMES.index(host)])
-        return {port for i, port in enumerate(t.PORTS) if known >> i & 1}
+        return {port for i, port in enumerate(sc.PORTS) if known >> i & 1}
 
     @property
-    def red_worked(self) -> bool:
+    def red_succeeded(self) -> bool:
         return int(self.state["red_success"][0]) == 1
 
     @property
@@ -90,7 +90,7 @@ class Game:
 
 @pytest.fixture(autouse=True, scope="session")
 def one_thread() -> None:
-    """As every run of the library has it; small matrices only wait for a second thread."""
+    """Use one torch thread, as every run of the library does; with two, small matrices are slower."""
     torch.set_num_threads(1)
 
 
@@ -101,7 +101,7 @@ def game() -> Callable[..., Game]:
 
 @pytest.fixture
 def recordings() -> dict[str, Path]:
-    """The recorded episodes per version of the simulator; the test is left out where they are absent."""
+    """Return the recorded episodes per version of the simulator; skip the test if they are absent."""
     folder = Path(__file__).parents[2].parent / "shared" / "data"
     files = {version: folder / f"cage2_{version}.jsonl.gz" for version in ("head", "leaderboard")}
     if not all(file.is_file() for file in files.values()):

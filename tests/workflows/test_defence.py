@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from parallel_agents.errors import ConfigError
+from parallel_agents.core.errors import ConfigError
 from parallel_agents.workflows.defence import NetworkDefence
-from parallel_agents.workflows.network.history import HISTORY_SIZE
+from parallel_agents.workflows.network.observations import HISTORY_SIZE
 
-SMALL = {"experiment": {"epochs": 2, "max_turns": 12, "worlds": 4}, "model": {"hidden": (8,), "minibatches": 1}}
+SMALL = {"experiment": {"epochs": 2, "max_turns": 12, "worlds": 4}, "model": {"hidden": (8,), "n_minibatches": 1}}
 
 
 def defence(**world: object) -> NetworkDefence:
@@ -21,20 +21,20 @@ def test_worlds_take_the_attackers_in_turn() -> None:
     assert defence(red="Sleep").worlds.red == ("Sleep",) * 4
 
 
-def test_a_run_trains_and_repeats_itself() -> None:
+def test_two_runs_have_equal_digests() -> None:
     first, second = (defence().run_experiment() for _ in range(2))
     assert first["digest"] == second["digest"]
     assert first["transitions"] == 2 * 12 * 4
     assert first["updates"] > 0
 
 
-def test_the_defender_sees_bits_or_bits_and_notes() -> None:
-    plain, noted = defence(history=False), defence()
-    for env, size in ((plain, 52), (noted, HISTORY_SIZE)):
+def test_the_defender_observes_bits_or_bits_and_history() -> None:
+    plain, with_history = defence(history=False), defence()
+    for env, size in ((plain, 52), (with_history, HISTORY_SIZE)):
         env.reset()
         assert env.observe().shape == (1, 4, size)
         env.apply_actions(np.zeros((1, 4), np.int64))
-    np.testing.assert_array_equal(plain.observe()[0], noted.observe()[0, :, :52])
+    np.testing.assert_array_equal(plain.observe()[0], with_history.observe()[0, :, :52])
 
 
 def test_quirks_and_late_start_reach_the_worlds() -> None:
@@ -45,7 +45,7 @@ def test_quirks_and_late_start_reach_the_worlds() -> None:
 
 
 @pytest.mark.parametrize(
-    ("world", "told"),
+    ("world", "message"),
     [
         ({"red": ()}, "world.red is empty"),
         ({"red": "Purple"}, "red agent 'Purple' is unknown"),
@@ -54,6 +54,6 @@ def test_quirks_and_late_start_reach_the_worlds() -> None:
         ({"versoin": "head"}, "did you mean world.version"),
     ],
 )
-def test_bad_settings_are_refused(world: dict[str, object], told: str) -> None:
-    with pytest.raises(ConfigError, match=told):
+def test_bad_settings_are_refused(world: dict[str, object], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
         defence(**world)

@@ -5,7 +5,7 @@ import pytest
 import torch
 from scipy.stats import multivariate_normal
 
-from parallel_agents.errors import NonFiniteError, ShapeError
+from parallel_agents.core.errors import NonFiniteError, ShapeError
 from parallel_agents.workflows.gaussian_process import (
     Hyperparameters,
     condition,
@@ -56,9 +56,9 @@ def test_the_posterior_is_the_closed_form():
 def test_the_marginal_likelihood_is_the_normal_density():
     logs = np.log([*HYPER.lengths, HYPER.signal, HYPER.noise])
     standard = (Y - Y.mean()) / Y.std()
-    found = log_marginal_likelihood(torch.as_tensor(X), torch.as_tensor(standard), torch.as_tensor(logs))
+    likelihood = log_marginal_likelihood(torch.as_tensor(X), torch.as_tensor(standard), torch.as_tensor(logs))
     covariance = kernel(X, X) + HYPER.noise**2 * np.eye(12)
-    assert float(found) == pytest.approx(multivariate_normal(np.zeros(12), covariance).logpdf(standard), abs=1e-5)
+    assert float(likelihood) == pytest.approx(multivariate_normal(np.zeros(12), covariance).logpdf(standard), abs=1e-5)
 
 
 def test_autograd_is_the_gradient():

@@ -1,4 +1,4 @@
-"""Recordings made in the test, replayed, bent and broken; the real ones where they are beside the checkout."""
+"""Recordings written by the test, intact, changed and broken; and the real ones if they are beside the checkout."""
 
 from __future__ import annotations
 
@@ -10,11 +10,10 @@ from typing import Any
 
 import pytest
 
-from parallel_agents.errors import ConfigError
+from parallel_agents.core.errors import ConfigError
 from parallel_agents.workflows import recordings as module
 from parallel_agents.workflows.network import ACTION_NAMES, HOST_NAMES, Quirks, action_id
-from parallel_agents.workflows.recordings import read_recordings
-from parallel_agents.workflows.replay import replay
+from parallel_agents.workflows.recordings import read_recordings, replay
 
 HEADER = {"header": True, "hosts": list(HOST_NAMES), "actions": list(ACTION_NAMES)}
 NO_BITS = "0" * 52
@@ -64,12 +63,12 @@ def write(tmp_path: Path) -> Callable[..., Path]:
     return write
 
 
-def test_a_hand_worked_episode_is_reproduced(write, episode):
-    told = replay(write(HEADER, episode, episode))
-    assert told == {"episodes": 2, "steps": 10, "mismatches": 0, "first_mismatch": None}
+def test_an_episode_worked_out_by_hand_is_reproduced(write, episode):
+    result = replay(write(HEADER, episode, episode))
+    assert result == {"episodes": 2, "steps": 10, "mismatches": 0, "first_mismatch": None}
 
 
-BENT = [
+CHANGED = [
     ("obs", 2, bits(User3="1001"), "observation"),
     ("r", 4, -1.2, "reward"),
     ("r", 0, 1e-9, "reward"),
@@ -86,44 +85,51 @@ BENT = [
 ]
 
 
-@pytest.mark.parametrize(("field", "turn", "value", "quantity"), BENT)
-def test_every_quantity_is_compared(write, episode, field, turn, value, quantity):
+@pytest.mark.parametrize(("field", "turn", "value", "quantity"), CHANGED)
+def test_a_change_of_any_quantity_is_reported(write, episode, field, turn, value, quantity):
     column = list(episode[field])
     column[turn] = value
     episode[field] = "".join(column) if isinstance(episode[field], str) else column
-    told = replay(write(HEADER, episode))
-    assert told["mismatches"] >= 1
-    first = told["first_mismatch"]
+    result = replay(write(HEADER, episode))
+    assert result["mismatches"] >= 1
+    first = result["first_mismatch"]
     assert (first["episode"], first["seed"], first["step"]) == (0, 7, turn + 1)
     assert quantity in first["differs"]
-    json.dumps(told)
+    json.dumps(result)
 
 
-def test_the_first_observation_is_compared(write, episode):
+def test_a_change_of_the_first_observation_is_reported(write, episode):
     episode["obs0"] = bits(User1="1000")
-    told = replay(write(HEADER, episode))
-    assert told["mismatches"] == 1
-    assert told["first_mismatch"]["step"] == 0
+    result = replay(write(HEADER, episode))
+    assert result["mismatches"] == 1
+    assert result["first_mismatch"]["step"] == 0
 
 
 def test_a_stale_exploit_of_a_refused_attempt_is_ignored(write, episode):
-    told = episode | {"red": "RedMeanderAgent", "steps": 1, "a": [0], "obs": [NO_BITS], "r": [0.0], "blue_success": "U"}
-    told |= {"red_action": ["ExploitRemoteService:User3"], "red_success": "F", "exploit": ["HTTPRFI"]}
-    told |= {"detected": "0", "access": [access()], "ot_running": "1"}
-    differs = replay(write(HEADER, told))["first_mismatch"]["differs"]
+    result = episode | {
+        "red": "RedMeanderAgent",
+        "steps": 1,
+        "a": [0],
+        "obs": [NO_BITS],
+        "r": [0.0],
+        "blue_success": "U",
+    }
+    result |= {"red_action": ["ExploitRemoteService:User3"], "red_success": "F", "exploit": ["HTTPRFI"]}
+    result |= {"detected": "0", "access": [access()], "ot_running": "1"}
+    differs = replay(write(HEADER, result))["first_mismatch"]["differs"]
     assert set(differs) == {"red_policy"}  # Meander would have swept first; nothing else happened
 
 
 def test_quirks_may_be_given_instead_of_a_version(write, episode):
-    told = replay(write(HEADER, episode), quirks=Quirks(user_sessions_are_free=False))
-    assert told["first_mismatch"]["differs"] == {"reward": {"recorded": 0.0, "replayed": -0.1}}
+    result = replay(write(HEADER, episode), quirks=Quirks(user_sessions_are_free=False))
+    assert result["first_mismatch"]["differs"] == {"reward": {"recorded": 0.0, "replayed": -0.1}}
 
 
 def test_the_recordings_are_reproduced_without_one_mismatch(recordings):
     for version, path in recordings.items():
-        told = replay(path, version)
-        assert told["mismatches"] == 0, told["first_mismatch"]
-        assert told["episodes"] > 0
+        result = replay(path, version)
+        assert result["mismatches"] == 0, result["first_mismatch"]
+        assert result["episodes"] > 0
     assert replay(recordings["leaderboard"], "head")["mismatches"] > 0
     assert replay(recordings["head"], "leaderboard")["mismatches"] > 0
 
@@ -136,22 +142,22 @@ BROKEN = [
     ({"a": [0, 0, 0, 0, 145]}, "blue action 145 is not one of 0 to 144"),
     ({"a": [0, 0, 0, 0, 1.0]}, "blue action 1.0 is not"),
     ({"a": [0, 0, 0, 0, True]}, "blue action True is not"),
-    ({"obs": [NO_BITS] * 4 + ["01"]}, "'01' is not a text of 52 marks out of '01'"),
-    ({"obs0": NO_BITS[:-1] + "2"}, "is not a text of 52 marks"),
-    ({"blue_success": "TTTTX"}, "blue_success: 'TTTTX' is not a text of 5 marks out of 'FTU'"),
+    ({"obs": [NO_BITS] * 4 + ["01"]}, "'01' is not a text of 52 characters out of '01'"),
+    ({"obs0": NO_BITS[:-1] + "2"}, "is not a text of 52 characters"),
+    ({"blue_success": "TTTTX"}, "blue_success: 'TTTTX' is not a text of 5 characters out of 'FTU'"),
     ({"detected": None}, "detected: 'None' is not a text"),
     ({"red_action": ["Sleep"] * 4 + ["Impact:Op_Server9"]}, "red action 'Impact:Op_Server9' is not a known action"),
     ({"red_action": ["Sleep"] * 4 + ["Dance:User1"]}, "red action 'Dance:User1' is not a known action"),
     ({"exploit": [None] * 4 + ["Heartbleed"]}, "exploit 'Heartbleed' is unknown"),
     ({"exploit": [None] * 4 + [[]]}, "exploit .* is unknown"),
-    ({"access": ["0" * 13] * 4 + ["3" * 13]}, "is not a text of 13 marks out of '012'"),
+    ({"access": ["0" * 13] * 4 + ["3" * 13]}, "is not a text of 13 characters out of '012'"),
     ({"r": [0.0] * 4 + ["much"]}, "could not convert string to float"),
     ({"seed": "seven"}, "invalid literal for int"),
 ]
 
 
 @pytest.mark.parametrize(("change", "message"), BROKEN)
-def test_a_broken_episode_is_refused_with_its_line(write, episode, change, message):
+def test_a_broken_episode_is_refused_with_its_line_number(write, episode, change, message):
     with pytest.raises(ConfigError, match=f"line 2: this is no recorded episode: .*{message}"):
         replay(write(HEADER, episode | change))
 

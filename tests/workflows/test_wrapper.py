@@ -1,4 +1,4 @@
-"""n environments as arrays, in this process."""
+"""The worlds as arrays, and for Gymnasium and PettingZoo."""
 
 from __future__ import annotations
 
@@ -7,24 +7,24 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from gymnasium.vector import AutoresetMode
 
-from parallel_agents.adapters.gymnasium import GymnasiumGuest
-from parallel_agents.adapters.worlds import Worlds
-from parallel_agents.errors import ActionError, ConfigError, ContractError
-from parallel_agents.workflows.foreign import NetworkEnv
+from parallel_agents.core.errors import ActionError, ConfigError, ContractError
+from parallel_agents.env.adapters.gymnasium import GymnasiumAdapter
+from parallel_agents.env.adapters.sync_envs import SyncEnvs
 from parallel_agents.workflows.network import NetworkWorlds
-from parallel_agents.workflows.wrapper import ParallelEnvWrapper
+from parallel_agents.workflows.wrapper import NetworkEnv, NetworkParallelEnv, NetworkVectorEnv, ParallelEnvWrapper
 
 
-def test_documented_shapes() -> None:
+def test_arrays_have_the_documented_shapes() -> None:
     envs = ParallelEnvWrapper(n_envs=25)
     assert envs.reset().shape == (25, 52)
     observations, rewards, dones = envs.step(np.zeros(25, np.int64))
     assert (observations.shape, rewards.shape, dones.shape) == ((25, 52), (25,), (25,))
 
 
-def test_episodes_end_are_reset_and_never_leak() -> None:
-    """5.3, fault 3: environments were never reset, and returns ran over the boundary."""
+def test_a_reset_starts_an_episode_that_nothing_of_the_last_one_reaches() -> None:
+    """A historical fault: environments were never reset, and returns leaked over the boundary."""
     envs = ParallelEnvWrapper(n_envs=4, red="B_line", steps=30)
     envs.reset()
     for turn in range(30):
@@ -61,38 +61,37 @@ def test_bad_input_is_refused() -> None:
         envs.step(np.array([0, 145]))
     with pytest.raises(ConfigError, match="live in this process"):
         ParallelEnvWrapper(n_envs=2, workers=2)
-    with pytest.raises(ConfigError, match="takes its options from its own maker"):
+    with pytest.raises(ConfigError, match="red given together with make: set the options"):
         ParallelEnvWrapper(n_envs=2, make=NetworkEnv, red="Meander")
 
 
-def test_foreign_environments_live_in_processes(tmp_path: Path) -> None:
-    """Our own game as a foreign one: the same bytes through processes, also when one of them dies on the way."""
-    envs = ParallelEnvWrapper(3, lambda: _Mortal(tmp_path), workers=1, seed=5)
+def test_environments_in_processes_give_the_same_bytes_even_if_a_process_dies(tmp_path: Path) -> None:
+    envs = ParallelEnvWrapper(3, lambda: _Dying(tmp_path), workers=1, seed=5)
     try:
-        seen = [envs.reset()]
+        outputs = [envs.reset()]
         plan = np.random.default_rng(0).integers(0, 145, (8, 3))
         for turn, actions in enumerate(plan):
             if turn == 3:
                 (tmp_path / "die").touch()
             observations, rewards, dones = envs.step(actions)
-            seen += [observations, rewards, dones]
+            outputs += [observations, rewards, dones]
         assert envs.restarts == 1
-        assert seen[0].shape == (3, 52)
-        assert np.stack(seen[3::3]).sum() == 3  # six turns an episode: one end each
-        here = Worlds(lambda: GymnasiumGuest(lambda: NetworkEnv(red="B_line", steps=6)), 3, seed=5)
-        wanted = [here.reset()]
+        assert outputs[0].shape == (3, 52)
+        assert np.stack(outputs[3::3]).sum() == 3  # six turns an episode: one end each
+        here = SyncEnvs(lambda: GymnasiumAdapter(lambda: NetworkEnv(red="B_line", steps=6)), 3, seed=5)
+        expected = [here.reset()]
         for actions in plan:
             observations, rewards, terminated, truncated = here.step(actions)
-            wanted += [observations, rewards, terminated | truncated]
-        assert all(np.array_equal(a, b) for a, b in zip(seen, wanted, strict=True))
+            expected += [observations, rewards, terminated | truncated]
+        assert all(np.array_equal(a, b) for a, b in zip(outputs, expected, strict=True))
         with pytest.raises(ContractError, match="these environments are foreign"):
             _ = envs.access
     finally:
         envs.close()
 
 
-class _Mortal(NetworkEnv):
-    """Ends its process once, when a file asks for it."""
+class _Dying(NetworkEnv):
+    """Ends its process once, when a file exists."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(red="B_line", steps=6)
@@ -103,3 +102,69 @@ class _Mortal(NetworkEnv):
             self._flag.unlink()
             os._exit(3)
         return super().step(action)
+
+
+def test_the_vector_environment_gives_the_bytes_of_the_worlds() -> None:
+    envs, worlds = NetworkVectorEnv(4, red="B_line", steps=30), NetworkWorlds(4, red="B_line", steps=30, seed=5)
+    observations, _ = envs.reset(seed=5)
+    np.testing.assert_array_equal(observations, worlds.reset(0))
+    actions = np.array([0, 139, 41, 20])
+    for _ in range(30):
+        observations, rewards, terminated, truncated, info = envs.step(actions)
+        expected, expected_rewards, dones = worlds.step(actions)
+        np.testing.assert_array_equal(observations, expected)
+        np.testing.assert_array_equal(rewards, expected_rewards)
+        np.testing.assert_array_equal(truncated, dones)
+        np.testing.assert_array_equal(info["access"], worlds.access)
+        assert not terminated.any()
+    assert truncated.all()
+
+
+def test_the_step_after_the_end_starts_the_next_episode() -> None:
+    envs = NetworkVectorEnv(2, red="Meander", steps=3)
+    assert envs.metadata["autoreset_mode"] == AutoresetMode.NEXT_STEP
+    envs.reset(seed=1)
+    for _ in range(3):
+        envs.step(np.zeros(2, np.int64))
+    observations, rewards, _, truncated, _ = envs.step(np.full(2, 139))
+    assert not observations.any()
+    assert not rewards.any()
+    assert not truncated.any()
+    assert envs.step(np.full(2, 139))[1].tolist() == [-1.0, -1.0]
+
+
+def test_a_seed_restarts_the_episodes_which_differ_from_each_other() -> None:
+    envs = NetworkVectorEnv(8, red="Meander", steps=20)
+
+    def episode(seed: int | None) -> list[list[int]]:
+        envs.reset(seed=seed)
+        return [envs.step(np.zeros(8, np.int64))[0].ravel().tolist() for _ in range(20)]
+
+    first, second = episode(3), episode(None)
+    assert first != second
+    assert episode(3) == first
+    assert episode(None) == second
+
+
+def test_spaces_contain_observations_and_exclude_unknown_actions() -> None:
+    envs = NetworkVectorEnv(3)
+    observations, _ = envs.reset(seed=0)
+    assert envs.observation_space.contains(observations)
+    assert envs.single_action_space.n == 145
+    with pytest.raises(ActionError, match="action 145 of world 1 is not one of blue's 145"):
+        envs.step(np.array([0, 145, 0]))
+
+
+@pytest.mark.filterwarnings("ignore:The old environment creation API:DeprecationWarning")
+def test_the_pettingzoo_checks_pass() -> None:
+    from pettingzoo.test import parallel_api_test, parallel_seed_test  # it warns of itself when it is imported
+
+    parallel_api_test(NetworkParallelEnv(red="B_line", steps=30), num_cycles=70)
+    parallel_seed_test(lambda: NetworkParallelEnv(red="Meander", steps=30), num_cycles=20)
+
+
+def test_an_action_for_an_unknown_agent_is_refused() -> None:
+    env = NetworkParallelEnv()
+    env.reset(seed=0)
+    with pytest.raises(ActionError, match="give one for 'defender'"):
+        env.step({"attacker": 0})

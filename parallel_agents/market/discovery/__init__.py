@@ -1,14 +1,14 @@
 """Discovery: from a GA4 export, with or without ads and auction-insights tables, to `Patterns`.
 
-The flow: `open_export` → `read_history` → classes → delays, rates and values → segments; beside them seasonality,
-competition and periods.
+The flow, in `discover`: `export_reader` → `click_history` → classes of `user_segments` → `conversion` → segments;
+beside them `seasonality`, `competition` and `rivals`.
 """
 
 from __future__ import annotations
 
+from parallel_agents.market.discovery.click_history import Vocabulary
 from parallel_agents.market.discovery.discover import discover
-from parallel_agents.market.discovery.estimates import Estimate
-from parallel_agents.market.discovery.history import Vocabulary
+from parallel_agents.market.discovery.estimation import Estimate
 from parallel_agents.market.discovery.patterns import CRISIS, Patterns
 
 __all__ = ["CRISIS", "Estimate", "Patterns", "Vocabulary", "discover"]

@@ -1,8 +1,8 @@
-"""What the advertiser's own reports tell: creatives, prices, and how rivals bid.
+"""Read the advertiser's own reports, and fit what they show of creatives, campaigns and prices.
 
-Days D, paid campaigns J, creatives, rivals M. An auction-insights row says how often a rival took part in the
-auctions we took part in (`overlap_rate`) and how often it then ranked above us (`position_above_rate`); with our own
-bid varying from day to day, the second gives the rival's bid distribution (a probit in the logarithm of our bid).
+Days D, paid campaigns J, creatives, rivals M. An auction-insights row gives how often a rival took part in the
+auctions we took part in (`overlap_rate`) and how often it then ranked above us (`position_above_rate`). `rivals` fits
+how rivals bid from these.
 """
 
 from __future__ import annotations
@@ -10,24 +10,26 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
-from parallel_agents.errors import ConfigError
-from parallel_agents.market.discovery.estimates import Estimate, of_totals
-from parallel_agents.market.discovery.history import History
+from parallel_agents.core.errors import ConfigError
+from parallel_agents.market.discovery.click_history import History
+from parallel_agents.market.discovery.estimation import (
+    Estimate,
+    Fit,
+    Floats,
+    Ints,
+    dummies,
+    fit_poisson,
+    fit_probit,
+    ratio,
+)
+from parallel_agents.market.discovery.export_reader import Export
 from parallel_agents.market.discovery.patterns import Campaign, Mechanism
-from parallel_agents.market.discovery.reader import Export
-from parallel_agents.market.discovery.statistics import Fit, dummies, poisson, probit
-
-__all__ = ["Creatives", "Market", "fit_creatives", "our_campaigns", "price_by_period", "read_market"]
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 
 
 @dataclass(frozen=True, eq=False)
-class Market:
-    """The two reports as arrays. Rows of `ads` (R,), cells of day and campaign (D, J), of rival too (D, J, M)."""
+class AdHistory:
+    """The two reports as arrays: rows of the ads table (R,), cells by day, campaign (D, J) and rival (D, J, M)."""
 
     campaigns: tuple[str, ...]
     channels: tuple[str, ...]  # of campaigns
@@ -46,58 +48,58 @@ class Market:
     frequency: Floats  # impressions of the creative before this day, per user
     # cells
     auctions: Floats  # (D, J)
-    log_bid: Floats  # (D, J), NaN where we were not seen
+    log_bid: Floats  # (D, J), NaN where we were not shown
     met: Floats  # (D, J, M): auctions in which the rival took part
-    above: Floats  # (D, J, M): … and ranked above us
+    above: Floats  # (D, J, M): of these, auctions in which the rival ranked above us
 
     @property
     def days(self) -> int:
-        """D."""
+        """The number of days D."""
         return len(self.auctions)
 
     def cells(self, rows: Floats) -> Floats:
-        """Sums (D, J) of a column of the ads table."""
+        """Return the sums (D, J) of a column of the ads table."""
         flat = np.bincount(self.day * len(self.campaigns) + self.campaign, rows, self.auctions.size)
         return np.asarray(flat, np.float64).reshape(self.auctions.shape)
 
 
-def read_market(export: Export, h: History) -> Market:
-    """The reports of an export; insights may be absent, the ads table not."""
-    start = f"DATE '{h.first_day}'"
+def read_ad_history(export: Export, history: History) -> AdHistory:
+    """Return the reports of an export, which must hold an ads table and may hold auction insights."""
+    start = f"DATE '{history.first_day}'"
     ads = export.rows(f"""
         SELECT datediff('day', {start}, date) AS day, CAST(campaign AS VARCHAR) AS campaign, first(channel) AS channel,
             CAST(creative AS VARCHAR) AS creative, position, sum(impressions) AS impressions, sum(clicks) AS clicks,
             sum(cost) AS cost, avg(bid) AS bid, avg(impression_share) AS share
-        FROM ads WHERE impressions > 0 AND datediff('day', {start}, date) BETWEEN 0 AND {h.days - 1}
+        FROM ads WHERE impressions > 0 AND datediff('day', {start}, date) BETWEEN 0 AND {history.days - 1}
         GROUP BY ALL ORDER BY ALL""")
     if not len(ads["day"]):
         raise ConfigError(f"the ads table of {export.source} holds no impression within the days of the events")
     campaigns, campaign = np.unique(ads["campaign"].astype(str), return_inverse=True)
     creatives, creative = np.unique(ads["creative"].astype(str), return_inverse=True)
     day = ads["day"].astype(np.int64)
-    impressions = ads["impressions"].astype(np.float64)
-    shape = (h.days, len(campaigns))
-    cell = day * shape[1] + campaign
+    impressions, bid = ads["impressions"].astype(np.float64), ads["bid"].astype(np.float64)
+    shape = (history.days, len(campaigns))
+    cell, cells = day * shape[1] + campaign, history.days * shape[1]
+    won = np.bincount(cell, impressions, cells)
 
     def mean(column: Floats) -> Floats:
-        total = np.bincount(cell, impressions, h.days * shape[1])
         with np.errstate(invalid="ignore"):
-            return (np.bincount(cell, impressions * column, h.days * shape[1]) / total).reshape(shape)
+            return (np.bincount(cell, impressions * column, cells) / won).reshape(shape)
 
-    won = np.bincount(cell, impressions, h.days * shape[1]).reshape(shape)
     with np.errstate(invalid="ignore"):
-        auctions = np.nan_to_num(won / np.clip(mean(ads["share"].astype(np.float64)), 1e-6, 1.0))
-    daily = np.zeros((h.days, len(creatives)))
+        shown = np.clip(mean(ads["share"].astype(np.float64)), 1e-6, 1.0)
+        auctions = np.nan_to_num(won.reshape(shape) / shown)
+    daily = np.zeros((history.days, len(creatives)))
     np.add.at(daily, (day, creative), impressions)
     before = np.vstack([np.zeros(len(creatives)), np.cumsum(daily, axis=0)[:-1]])
-    rivals, met, above = _insights(export, h, tuple(map(str, campaigns)), auctions)
-    channel = [str(ads["channel"][np.flatnonzero(campaign == j)[0]]) for j in range(len(campaigns))]
-    return Market(
-        campaigns=tuple(map(str, campaigns)),
-        channels=tuple(channel),
+    names = tuple(map(str, campaigns))
+    rivals, met, above = _read_insights(export, history, names, auctions)
+    return AdHistory(
+        campaigns=names,
+        channels=tuple(str(ads["channel"][np.flatnonzero(campaign == j)[0]]) for j in range(len(names))),
         creatives=tuple(map(str, creatives)),
         rivals=rivals,
-        users=len(h.clicks),
+        users=len(history.clicks),
         day=day,
         campaign=campaign,
         creative=creative,
@@ -105,32 +107,31 @@ def read_market(export: Export, h: History) -> Market:
         impressions=impressions,
         clicks=ads["clicks"].astype(np.float64),
         cost=ads["cost"].astype(np.float64),
-        bid=ads["bid"].astype(np.float64),
-        frequency=before[day, creative] / len(h.clicks),
+        bid=bid,
+        frequency=before[day, creative] / len(history.clicks),
         auctions=auctions,
-        log_bid=mean(np.log(np.maximum(ads["bid"].astype(np.float64), 1e-9))),
+        log_bid=mean(np.log(np.maximum(bid, 1e-9))),
         met=met,
         above=above,
     )
 
 
-def _insights(
-    export: Export, h: History, campaigns: tuple[str, ...], auctions: Floats
+def _read_insights(
+    export: Export, history: History, campaigns: tuple[str, ...], auctions: Floats
 ) -> tuple[tuple[str, ...], Floats, Floats]:
+    """Return rivals M, and the auctions (D, J, M) in which each took part and in which it ranked above us."""
     if "auction_insights" not in export.reports:
         return (), np.zeros((*auctions.shape, 0)), np.zeros((*auctions.shape, 0))
+    start = f"DATE '{history.first_day}'"
     rows = export.rows(f"""
-        SELECT datediff('day', DATE '{h.first_day}', date) AS day, CAST(campaign AS VARCHAR) AS campaign,
+        SELECT datediff('day', {start}, date) AS day, CAST(campaign AS VARCHAR) AS campaign,
             CAST(competitor AS VARCHAR) AS competitor, avg(overlap_rate) AS overlap, avg(position_above_rate) AS above
-        FROM insights WHERE datediff('day', DATE '{h.first_day}', date) BETWEEN 0 AND {h.days - 1}
+        FROM insights WHERE datediff('day', {start}, date) BETWEEN 0 AND {history.days - 1}
         GROUP BY ALL ORDER BY ALL""")
     known = np.isin(rows["campaign"].astype(str), campaigns)
     rivals, rival = np.unique(rows["competitor"].astype(str)[known], return_inverse=True)
-    place = (
-        rows["day"][known].astype(np.int64),
-        np.searchsorted(campaigns, rows["campaign"][known].astype(str)),
-        rival,
-    )
+    campaign = np.searchsorted(campaigns, rows["campaign"][known].astype(str))
+    place = (rows["day"][known].astype(np.int64), campaign, rival)
     met = np.zeros((*auctions.shape, len(rivals)))
     above = np.zeros_like(met)
     met[place] = rows["overlap"][known] * auctions[place[:2]]
@@ -140,7 +141,7 @@ def _insights(
 
 @dataclass(frozen=True, eq=False)
 class Creatives:
-    """Click rates fresh and on top, position effects, fatigue, and the quality they give our bids (D, J), log."""
+    """Click rates of unworn creatives on top, position effects, fatigue, and the log quality of our bids (D, J)."""
 
     rate: dict[str, Estimate]
     position: tuple[Estimate, ...]
@@ -148,62 +149,61 @@ class Creatives:
     quality: Floats
 
 
-def fit_creatives(m: Market) -> Creatives:
-    """Clicks per impression as creative × position × exp(−fatigue · frequency)."""
-    count, places = len(m.creatives), int(m.position.max()) + 1
-    x = np.hstack([dummies(m.creative, count), dummies(m.position, places, drop=0), -m.frequency[:, None]])
-    fit = poisson(x, m.clicks, m.impressions, np.ones(len(x)), np.arange(len(x)))
-    clicks = np.bincount(m.creative, m.clicks, count)
-    rate = {
-        name: Estimate.from_log(fit.values[i], fit.errors[i], count=int(clicks[i]), source="clicks per impression")
-        for i, name in enumerate(m.creatives)
-    }
-    seen = np.bincount(m.position, m.clicks, places)
-    at = [(0.0, 0.0), *zip(fit.values[count:-1], fit.errors[count:-1], strict=True)]
-    position = tuple(
-        Estimate.from_log(v, e, count=int(n), source="clicks by position, all else equal")
-        for (v, e), n in zip(at, seen, strict=True)
-    )
-    fatigue = Estimate.from_error(
-        fit.values[-1],
-        fit.errors[-1],
-        "linear",
-        count=int(m.clicks.sum()),
-        source="clicks by impressions per user so far",
-    )
+def fit_creatives(ads: AdHistory) -> Creatives:
+    """Fit clicks per impression as creative × position × exp(−fatigue · frequency)."""
+    count, places = len(ads.creatives), int(ads.position.max()) + 1
+    x = np.hstack([dummies(ads.creative, count), dummies(ads.position, places, drop=0), -ads.frequency[:, None]])
+    fit = fit_poisson(x, ads.clicks, ads.impressions, np.ones(len(x)), np.arange(len(x)))
+    by_creative = np.bincount(ads.creative, ads.clicks, count)
+    by_position = np.bincount(ads.position, ads.clicks, places)
+    positions = fit.block(count, np.eye(places)[:, 1:])
+    fatigue = fit.estimate(-1, count=ads.clicks.sum(), source="clicks by impressions per user so far")
     relative = fit.values[:count] - np.log(np.exp(fit.values[:count]).mean())
-    quality = relative[m.creative] - fatigue.value * m.frequency
-    total = np.maximum(m.cells(m.impressions), 1e-9)
-    return Creatives(rate, position, fatigue, m.cells(m.impressions * quality) / total)
+    quality = relative[ads.creative] - fatigue.value * ads.frequency
+    total = np.maximum(ads.cells(ads.impressions), 1e-9)
+    return Creatives(
+        rate={
+            name: fit.log_estimate(i, count=by_creative[i], source="clicks per impression")
+            for i, name in enumerate(ads.creatives)
+        },
+        position=tuple(
+            positions.log_estimate(i, count=by_position[i], source="clicks by position, all else equal")
+            for i in range(places)
+        ),
+        fatigue=fatigue,
+        quality=ads.cells(ads.impressions * quality) / total,
+    )
 
 
-def our_campaigns(m: Market) -> dict[str, Campaign]:
-    """Mechanism, slots, reserve, our bid and spend of every campaign."""
-    found = {name: _campaign(m, j) for j, name in enumerate(m.campaigns)}
-    told = [c.reserve for c in found.values() if c.mechanism != "first_price"]
-    if told:  # where we pay our own bid, prices say nothing of the reserve
+def fit_campaigns(ads: AdHistory) -> dict[str, Campaign]:
+    """Return mechanism, slots, reserve, our bid and our spend of every campaign."""
+    campaigns = {name: _campaign(ads, j) for j, name in enumerate(ads.campaigns)}
+    reserves = [c.reserve for c in campaigns.values() if c.mechanism != "first_price"]
+    if reserves:  # where we pay our own bid, prices do not show the reserve
         lowest = replace(
-            min(told, key=lambda e: e.value), source="lowest reserve of the other campaigns: not seen here"
+            min(reserves, key=lambda e: e.value), source="lowest reserve of the other campaigns: not seen here"
         )
-        found = {n: c if c.mechanism != "first_price" else replace(c, reserve=lowest) for n, c in found.items()}
-    return found
+        campaigns = {n: c if c.mechanism != "first_price" else replace(c, reserve=lowest) for n, c in campaigns.items()}
+    return campaigns
 
 
-def _campaign(m: Market, j: int) -> Campaign:
-    mine = m.campaign == j
-    clicked = mine & (m.clicks > 0)
+def _campaign(ads: AdHistory, j: int) -> Campaign:
+    """Return campaign j; its mechanism follows from whether we pay our bid, and from the number of positions."""
+    rows = ads.campaign == j
+    clicked = rows & (ads.clicks > 0)
     if not clicked.any():
-        raise ConfigError(f"campaign {m.campaigns[j]!r} has no click in the ads table: leave it out, or give more days")
-    slots = int(m.position[mine].max()) + 1
-    price = np.sort(m.cost[clicked] / m.clicks[clicked])
-    share = float(m.cost[clicked].sum() / (m.clicks[clicked] * m.bid[clicked]).sum())
-    mechanism: Mechanism = "first_price" if share > 1.0 - 1e-6 else "gsp" if slots > 1 else "second_price"
+        name = ads.campaigns[j]
+        raise ConfigError(f"campaign {name!r} has no click in the ads table: leave it out, or give more days")
+    slots = int(ads.position[rows].max()) + 1
+    price = np.sort(ads.cost[clicked] / ads.clicks[clicked])
+    paid_share = float(ads.cost[clicked].sum() / (ads.clicks[clicked] * ads.bid[clicked]).sum())
+    mechanism: Mechanism = "first_price" if paid_share > 1.0 - 1e-6 else "gsp" if slots > 1 else "second_price"
     lowest = float(price[0])
     gap = min(float(price[min(1, len(price) - 1)]) - lowest, lowest)
-    log_bid = m.log_bid[np.isfinite(m.log_bid[:, j]), j]
-    spend, error = of_totals(lambda t: t[:1] / t[1:], np.stack([m.cells(m.cost)[:, j], m.auctions[:, j]], axis=1))
+    log_bid = ads.log_bid[np.isfinite(ads.log_bid[:, j]), j]
+    auctions = ads.auctions[:, j]
     return Campaign(
-        channel=m.channels[j],
+        channel=ads.channels[j],
         mechanism=mechanism,
         slots=slots,
         reserve=Estimate(
@@ -220,27 +220,25 @@ def _campaign(m: Market, j: int) -> Campaign:
             count=len(log_bid),
             source="our own bids, geometric mean over days",
         ),
-        spend=Estimate.from_error(
-            spend[0], error[0], "log", count=int(m.auctions[:, j].sum()), source="cost per eligible auction"
+        spend=ratio(
+            ads.cells(ads.cost)[:, j], auctions, "log", count=int(auctions.sum()), source="cost per eligible auction"
         ),
     )
 
 
-def price_by_period(m: Market, quality: Floats, period: Ints, periods: int) -> Fit:
-    """Deviation (Q,) of the log price of the top position: what we must bid to be first half of the time.
+def price_by_period(ads: AdHistory, quality: Floats, period: Ints, periods: int) -> Fit:
+    """Return the deviation (Q,) of the log price of the top position: the bid that is first half of the time.
 
     `period` (D,). The top position is won with probability Φ((log bid + quality − price) / spread).
     """
-    top = m.cells(m.impressions * (m.position == 0))
-    known = np.isfinite(m.log_bid) & (m.auctions > 0)
+    top = ads.cells(ads.impressions * (ads.position == 0))
+    known = np.isfinite(ads.log_bid) & (ads.auctions > 0)
     day, campaign = np.nonzero(known)
-    offer = (m.log_bid + quality)[known]
-    own = -dummies(campaign, len(m.campaigns))
-    x = np.hstack([own, -dummies(period[day], periods, drop=0), offer[:, None]])
-    fit = probit(x, top[known], m.auctions[known], np.arange(len(x)))
+    offer = (ads.log_bid + quality)[known]
+    by_campaign = -dummies(campaign, len(ads.campaigns))
+    x = np.hstack([by_campaign, -dummies(period[day], periods, drop=0), offer[:, None]])
+    fit = fit_probit(x, top[known], ads.auctions[known], np.arange(len(x)))
     slope = max(float(fit.values[-1]), 1e-3)
     share = np.bincount(period, minlength=periods) / len(period)
-    raw = np.vstack([np.zeros(periods - 1), np.eye(periods - 1)])
-    directions = np.zeros((periods, len(fit.values)))
-    directions[:, len(m.campaigns) : -1] = (raw - share @ raw) / slope
-    return fit.along(directions)
+    effects = np.eye(periods)[:, 1:]
+    return fit.block(len(ads.campaigns), (effects - share @ effects) / slope)

@@ -1,6 +1,6 @@
-"""`Patterns`: what was discovered. Every number is an `Estimate`; what the data cannot tell is said in words.
+"""`Patterns`: everything discovered in an export. Every number is an `Estimate`; words say what the data cannot tell.
 
-Written to and read from JSON only. A file is checked for size, keys, types and lengths before it becomes a value.
+Patterns are written to and read from JSON only. A file is checked for size, keys, types and lengths when it is read.
 """
 
 from __future__ import annotations
@@ -12,22 +12,9 @@ from dataclasses import asdict, dataclass, fields, is_dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
-from parallel_agents.errors import ConfigError, ParallelAgentsError
-from parallel_agents.market.discovery.estimates import Estimate
-from parallel_agents.tracking.files import write_atomically
-
-__all__ = [
-    "CRISIS",
-    "Campaign",
-    "Competition",
-    "Competitor",
-    "Factor",
-    "Landscape",
-    "Mechanism",
-    "Patterns",
-    "Period",
-    "Segment",
-]
+from parallel_agents.core.errors import ConfigError, ParallelAgentsError
+from parallel_agents.core.files import write_atomically
+from parallel_agents.market.discovery.estimation import Estimate
 
 Mechanism = Literal["first_price", "second_price", "gsp"]
 
@@ -39,13 +26,13 @@ _LONGEST = 10_000
 
 @dataclass(frozen=True)
 class Segment:
-    """A class of users. Shares are of users; rates are per click; delays are Weibull, in hours."""
+    """A class of users. Shares are of users, rates are per click, delays are Weibull, in hours."""
 
     name: str
     share: Estimate
     value_share: Estimate
     visits: Estimate  # clicks per user
-    conversion: Estimate  # over its own mix
+    conversion: Estimate  # over the channels, devices and visits of the segment
     base: Estimate  # at the reference channel, device and visit
     value_log_mean: Estimate
     value_log_spread: Estimate
@@ -59,7 +46,7 @@ class Segment:
 
 @dataclass(frozen=True)
 class Factor:
-    """One channel or device: its share of clicks, its conversion, and its own factor, all else equal."""
+    """One channel or device: its share of clicks, its conversion, and its factor of conversion, all else equal."""
 
     share: Estimate
     conversion: Estimate
@@ -68,7 +55,7 @@ class Factor:
 
 @dataclass(frozen=True)
 class Campaign:
-    """How a paid campaign sells its clicks, and what we did there."""
+    """How a paid campaign sells its clicks, and what we bid and spent there."""
 
     channel: str
     mechanism: Mechanism
@@ -80,7 +67,7 @@ class Campaign:
 
 @dataclass(frozen=True)
 class Competitor:
-    """How a rival behaves from day to day; its level and participation belong to the landscape."""
+    """How a rival behaves from day to day. Its level and participation depend on the landscape."""
 
     spread: Estimate  # of log bids
     shade: Estimate  # log, in first-price auctions
@@ -99,7 +86,7 @@ class Landscape:
 
 @dataclass(frozen=True)
 class Competition:
-    """What the ads and auction-insights tables tell."""
+    """What the ads and auction-insights tables show."""
 
     campaigns: Mapping[str, Campaign]
     creatives: Mapping[str, Estimate]  # click rate at the top position, fresh
@@ -113,7 +100,7 @@ class Competition:
 
 @dataclass(frozen=True)
 class Period:
-    """A stretch of days: which landscape ruled, and its deviation along every axis (log, shrunk to its evidence)."""
+    """A stretch of days: its landscape, and its deviation along every axis (log, shrunk by the evidence for it)."""
 
     first_day: str
     days: int
@@ -123,7 +110,7 @@ class Period:
 
 @dataclass(frozen=True)
 class Patterns:
-    """Everything that worlds are made of."""
+    """Everything that worlds are drawn from."""
 
     source: str
     first_day: str
@@ -143,23 +130,23 @@ class Patterns:
     not_identified: tuple[str, ...]
 
     def segment(self, name: str) -> Segment:
-        """The segment of a name."""
+        """Return the segment of a name."""
         for segment in self.segments:
             if segment.name == name:
                 return segment
         raise ConfigError(f"no segment {name!r} was found: there are {[s.name for s in self.segments]}")
 
     def estimates(self) -> dict[str, Estimate]:
-        """Every estimate by its address, such as `segments/crisis_parent/share`."""
+        """Return every estimate by its address, such as `segments/crisis_parent/share`."""
         return dict(_walk(self, ""))
 
     def to_json(self) -> str:
-        """The patterns as JSON text."""
+        """Return the patterns as JSON text."""
         return json.dumps({"format": _FORMAT, **asdict(self)}, indent=1)
 
     @classmethod
     def from_json(cls, text: str) -> Patterns:
-        """The patterns of a JSON text; anything unexpected is an error that names its place."""
+        """Return the patterns of a JSON text; raise an error that names the place of anything unexpected."""
         if len(text) > _LARGEST:
             raise ConfigError(f"patterns of {len(text)} characters are too large: at most {_LARGEST}")
         try:
@@ -174,12 +161,12 @@ class Patterns:
         return patterns
 
     def save(self, path: str | Path) -> None:
-        """Write JSON to a file."""
+        """Write the patterns to a JSON file."""
         write_atomically(Path(path), [self.to_json().encode()])
 
     @classmethod
     def load(cls, path: str | Path) -> Patterns:
-        """Read JSON from a file."""
+        """Return the patterns of a JSON file."""
         file = Path(path)
         if not file.is_file():
             raise ConfigError(f"patterns {file} do not exist: write them with Patterns.save")
@@ -188,34 +175,35 @@ class Patterns:
         return cls.from_json(file.read_text())
 
 
-def _walk(thing: Any, address: str) -> Iterator[tuple[str, Estimate]]:
-    if isinstance(thing, Estimate):
-        yield address, thing
-    elif is_dataclass(thing):
-        for f in fields(thing):
-            yield from _walk(getattr(thing, f.name), f"{address}/{f.name}" if address else f.name)
-    elif isinstance(thing, Mapping):
-        for key, item in thing.items():
+def _walk(value: Any, address: str) -> Iterator[tuple[str, Estimate]]:
+    """Yield every estimate within a value, with its address."""
+    if isinstance(value, Estimate):
+        yield address, value
+    elif is_dataclass(value):
+        for f in fields(value):
+            yield from _walk(getattr(value, f.name), f"{address}/{f.name}" if address else f.name)
+    elif isinstance(value, Mapping):
+        for key, item in value.items():
             yield from _walk(item, f"{address}/{key}")
-    elif isinstance(thing, tuple):
-        for i, item in enumerate(thing):
+    elif isinstance(value, tuple):
+        for i, item in enumerate(value):
             yield from _walk(item, f"{address}/{getattr(item, 'name', i)}")
 
 
 def _build(kind: Any, data: Any, where: str) -> Any:
-    """A value of a declared type from JSON data."""
+    """Return a value of a declared type made from JSON data; `where` is its place in the file, for errors."""
     origin, inner = get_origin(kind), get_args(kind)
     if kind is float:
         if isinstance(data, bool) or not isinstance(data, int | float):
-            raise ConfigError(f"{where} is {data!r}: a number is due")
+            raise ConfigError(f"{where} is {data!r}: expected a number")
         return float(data)
     if kind in (int, str):
         if isinstance(data, bool) or not isinstance(data, kind):
-            raise ConfigError(f"{where} is {data!r}: {kind.__name__} is due")
+            raise ConfigError(f"{where} is {data!r}: expected {kind.__name__}")
         return data
     if origin is Literal:
         if data not in inner:
-            raise ConfigError(f"{where} is {data!r}: one of {list(inner)} is due")
+            raise ConfigError(f"{where} is {data!r}: expected one of {list(inner)}")
         return data
     if origin is types.UnionType:
         return None if data is None else _build(inner[0], data, where)
@@ -227,14 +215,10 @@ def _build(kind: Any, data: Any, where: str) -> Any:
         if not isinstance(data, dict) or len(data) > _LONGEST:
             raise ConfigError(f"{where} must be an object of at most {_LONGEST} keys")
         return {key: _build(inner[1], item, f"{where}.{key}") for key, item in data.items()}
-    return _build_dataclass(kind, data, where)
-
-
-def _build_dataclass(kind: Any, data: Any, where: str) -> Any:
     hints = get_type_hints(kind)
     if not isinstance(data, dict) or set(data) != set(hints):
-        found = sorted(data) if isinstance(data, dict) else type(data).__name__
-        raise ConfigError(f"{where} must hold exactly {sorted(hints)}: found {found}")
+        keys = sorted(data) if isinstance(data, dict) else type(data).__name__
+        raise ConfigError(f"{where} must hold exactly {sorted(hints)}: found {keys}")
     parts = {name: _build(hint, data[name], f"{where}.{name}") for name, hint in hints.items()}
     try:
         return kind(**parts)
@@ -243,10 +227,11 @@ def _build_dataclass(kind: Any, data: Any, where: str) -> Any:
 
 
 def _check_sizes(patterns: Patterns) -> None:
+    """Raise if lists have the wrong length, or a period names a landscape that does not exist."""
     wrong = [
-        f"{name} has {len(found)} entries, {due} are due"
-        for name, found, due in (("hours", patterns.hours, 24), ("weekdays", patterns.weekdays, 7))
-        if len(found) != due
+        f"{name} has {len(entries)} entries, expected {due}"
+        for name, entries, due in (("hours", patterns.hours, 24), ("weekdays", patterns.weekdays, 7))
+        if len(entries) != due
     ]
     if not patterns.segments:
         wrong.append("there is no segment")

@@ -1,6 +1,8 @@
-"""How rivals bid: how often they enter, how high, how widely, and what they react to.
+"""Fit the competition: how often rivals enter, how high and how widely they bid, and what they react to.
 
-Rivals M, campaigns J, days D, groups G of days (periods first, then the landscapes that periods fall into).
+Rivals M, campaigns J, days D, groups G of days (periods first, then the landscapes that periods fall into). Our own bid
+varies from day to day, so the rate at which a rival ranks above us gives its distribution of bids: a probit in the
+logarithm of our bid.
 """
 
 from __future__ import annotations
@@ -11,38 +13,100 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from parallel_agents.market.discovery.competition import Market
-from parallel_agents.market.discovery.estimates import Estimate, normal_cdf, of_totals
-from parallel_agents.market.discovery.patterns import Campaign, Competitor, Landscape
-from parallel_agents.market.discovery.statistics import Fit, dummies, linear, probit
+from parallel_agents.market.discovery.competition import AdHistory, fit_campaigns, fit_creatives, price_by_period
+from parallel_agents.market.discovery.estimation import (
+    Estimate,
+    Fit,
+    Floats,
+    Ints,
+    dummies,
+    fit_linear,
+    fit_probit,
+    normal_cdf,
+    ratio,
+    ratio_of_totals,
+)
+from parallel_agents.market.discovery.patterns import Campaign, Competition, Competitor, Landscape
+from parallel_agents.market.discovery.seasonality import cluster_periods
 
-__all__ = [
-    "Bidding",
-    "Reactions",
-    "competitor",
-    "fit_bidding",
-    "landscape",
-    "participation",
-    "reactions",
-    "shades",
-    "volatility",
-]
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
-
-_FIRST = "first_price"
-_ROUNDS = 4
+_REACTION_ROUNDS = 4
 
 
 @dataclass(frozen=True, eq=False)
-class Bidding:
-    """One rival: log spread, levels of its log bid by group and campaign, and what each day adds to them."""
+class CompetitionFit:
+    """The competition, the landscape (Q,) and log price deviation (Q,) of every period, and what is not identified."""
+
+    competition: Competition
+    landscape: Ints
+    price: Fit
+    notes: list[str]
+
+
+def fit_competition(ads: AdHistory, period: Ints, periods: int) -> CompetitionFit:
+    """Fit campaigns, creatives and rivals; `period` (D,) is the period of every day."""
+    creatives, campaigns = fit_creatives(ads), fit_campaigns(ads)
+    price = price_by_period(ads, creatives.quality, period, periods)
+    landscape = _cluster_landscapes(ads, creatives.quality, period, periods)
+    groups, group = int(landscape.max()) + 1, landscape[period]
+    fits = {r: _fit_bidding(ads, r, creatives.quality, group, groups) for r in range(len(ads.rivals))}
+    bidding = {r: fit for r, fit in fits.items() if fit is not None}
+    notes = [f"rival {ads.rivals[r]}: met too rarely to tell how it bids" for r, f in fits.items() if f is None]
+    if not ads.rivals:
+        notes.append("rivals: no auction-insights table; only the price level of periods is known")
+    competitors: dict[str, Competitor] = {}
+    landscapes: tuple[Landscape, ...] = ()
+    movement = Estimate.zero(0, "nothing known of rivals")
+    if bidding:
+        shading = _fit_shading(ads, bidding, campaigns)
+        our_shock = np.nan_to_num(ads.log_bid - np.nanmean(ads.log_bid, axis=0)).mean(axis=1)
+        reactions = _fit_reactions(ads, bidding, our_shock)
+        competitors = {
+            ads.rivals[r]: _describe_competitor(ads, b, r, shading[r], reactions.fits[r]) for r, b in bidding.items()
+        }
+        entered = _participation(ads, group, groups)
+        landscapes = tuple(
+            _describe_landscape(ads, bidding, entered, g, int((landscape == g).sum()), shading, campaigns)
+            for g in range(groups)
+        )
+        movement = _volatility(bidding, reactions.rest, group)
+        notes.append(
+            "whether rivals bid their true value: only what they bid is seen, shading in first-price auctions apart"
+        )
+    users, source = np.full(ads.days, float(ads.users)), "eligible auctions per user and day"
+    competition = Competition(
+        campaigns=campaigns,
+        creatives=creatives.rate,
+        fatigue=creatives.fatigue,
+        position=creatives.position,
+        competitors=competitors,
+        landscapes=landscapes,
+        volatility=movement,
+        auctions=ratio(ads.auctions.sum(axis=1), users, "log", count=ads.days, source=source),
+    )
+    return CompetitionFit(competition, landscape, price, notes)
+
+
+def _cluster_landscapes(ads: AdHistory, quality: Floats, period: Ints, periods: int) -> Ints:
+    """Return groups (Q,) of periods that are alike in how often each rival enters and how much it offers."""
+    if not ads.rivals:
+        return np.zeros(periods, np.int64)
+    entered, _ = _participation(ads, period, periods)
+    offers = np.zeros_like(entered)
+    for r in range(len(ads.rivals)):
+        fit = _fit_bidding(ads, r, quality, period, periods)
+        if fit is not None:
+            offers[:, r] = entered[:, r] * np.exp(np.clip(fit.level.mean(axis=1), -5.0, 5.0))
+    return cluster_periods(np.hstack([entered, offers]))
+
+
+@dataclass(frozen=True, eq=False)
+class _Bidding:
+    """One rival: log spread, levels of its log bid by group and campaign, and the daily shift of these levels."""
 
     log_spread: Fit
     levels: Fit  # G · J values
     groups: int
-    shift: Floats  # (D,), NaN where it was not met
+    shift: Floats  # (D,), NaN where the rival was not met
     precision: Floats  # (D,): one over the variance of the shift
 
     @property
@@ -51,189 +115,183 @@ class Bidding:
         return self.levels.values.reshape(self.groups, -1)
 
 
-def fit_bidding(m: Market, rival: int, quality: Floats, group: Ints, groups: int) -> Bidding | None:
-    """P(above) = Φ((level − our offer) / spread); None where the rival was met too rarely to tell."""
-    met, above = m.met[:, :, rival], m.above[:, :, rival]
-    known = np.isfinite(m.log_bid) & (met > 0)
+def _fit_bidding(ads: AdHistory, rival: int, quality: Floats, group: Ints, groups: int) -> _Bidding | None:
+    """Fit P(above) = Φ((level − our offer) / spread); return None if the rival was met too rarely."""
+    met, above = ads.met[:, :, rival], ads.above[:, :, rival]
+    known = np.isfinite(ads.log_bid) & (met > 0)
     day, campaign = np.nonzero(known)
-    count = len(m.campaigns)
+    count = len(ads.campaigns)
     if len(day) < 2 * (groups + count):
         return None
-    offer = (m.log_bid + quality)[known]
+    offer = (ads.log_bid + quality)[known]
     x = np.hstack([dummies(group[day], groups), dummies(campaign, count, drop=0), -offer[:, None]])
-    fit = probit(x, above[known], met[known], np.arange(len(x)))
+    fit = fit_probit(x, above[known], met[known], np.arange(len(x)))
     slope = float(fit.values[-1])
     if slope < 2.0 * float(fit.errors[-1]):
         return None
     log_spread = Fit(-np.log(fit.values[-1:]), fit.covariance[-1:, -1:] / slope**2)
-    pick = np.zeros((groups * count, len(fit.values)))
-    for g in range(groups):
-        for j in range(count):
-            pick[g * count + j, g] = 1.0
-            if j:
-                pick[g * count + j, groups + j - 1] = 1.0
-    sums = pick @ fit.values
-    gradient = pick / slope
+    cells = np.hstack(  # (G · J, p): the parameters that add up to the level of each group and campaign
+        [
+            np.repeat(np.eye(groups), count, axis=0),
+            np.tile(np.eye(count)[:, 1:], (groups, 1)),
+            np.zeros((groups * count, 1)),
+        ]
+    )
+    sums = cells @ fit.values
+    gradient = cells / slope
     gradient[:, -1] = -sums / slope**2
     levels = Fit(sums / slope, gradient @ fit.covariance @ gradient.T)
+    shift, precision = _daily_shift(day, x @ fit.values, slope, met[known], above[known], ads.days)
+    return _Bidding(log_spread, levels, groups, shift, precision)
 
-    shift, precision = _daily(day, x @ fit.values, slope, met[known], above[known], m.days)
-    return Bidding(log_spread, levels, groups, shift, precision)
 
-
-def _daily(day: Ints, eta: Floats, slope: float, met: Floats, above: Floats, days: int) -> tuple[Floats, Floats]:
-    """Each day's shift of the level (D,): one scoring step from the fit, and its precision."""
+def _daily_shift(day: Ints, eta: Floats, slope: float, met: Floats, above: Floats, days: int) -> tuple[Floats, Floats]:
+    """Return each day's shift of the level (D,), by one scoring step from the fit, and its precision."""
     p = normal_cdf(eta)
     density = np.exp(-eta * eta / 2.0) / np.sqrt(2.0 * np.pi)
     gain = np.bincount(day, met * density * slope, days)
     noise = np.bincount(day, met * p * (1.0 - p), days)
     surplus = np.bincount(day, above - met * p, days)
-    seen = gain > 1.0
-    safe = np.where(seen, gain, 1.0)
-    return np.where(seen, surplus / safe, np.nan), np.where(seen, safe**2 / np.maximum(noise, 1e-9), 0.0)
+    known = gain > 1.0
+    divisor = np.where(known, gain, 1.0)
+    return np.where(known, surplus / divisor, np.nan), np.where(known, divisor**2 / np.maximum(noise, 1e-9), 0.0)
 
 
-def participation(m: Market, group: Ints, groups: int) -> tuple[Floats, Floats]:
-    """Share of auctions a rival takes part in, and its error: (G, M) each; days are clusters."""
-    met, auctions = m.met.sum(axis=1), m.auctions.sum(axis=1)
+def _participation(ads: AdHistory, group: Ints, groups: int) -> tuple[Floats, Floats]:
+    """Return the share of auctions in which each rival takes part, and its error: (G, M) each; days are clusters."""
+    met, auctions = ads.met.sum(axis=1), ads.auctions.sum(axis=1)
     value, error = np.zeros((groups, met.shape[1])), np.zeros((groups, met.shape[1]))
     for g in range(groups):
-        mine = group == g
+        days = group == g
         for r in range(met.shape[1]):
-            rows = np.stack([met[mine, r], auctions[mine]], axis=1)
-            got, miss = of_totals(lambda t: t[:1] / t[1:], rows)
-            value[g, r], error[g, r] = got[0], miss[0]
+            value[g, r], error[g, r] = ratio_of_totals(met[days, r], auctions[days])
     return value, error
 
 
-def landscape(
-    m: Market,
-    bidding: Mapping[int, Bidding],
+def _first_price(ads: AdHistory, campaigns: Mapping[str, Campaign]) -> NDArray[np.bool_]:
+    """Return which campaigns (J,) are sold at first price."""
+    return np.array([campaigns[c].mechanism == "first_price" for c in ads.campaigns])
+
+
+def _describe_landscape(
+    ads: AdHistory,
+    bidding: Mapping[int, _Bidding],
     entered: tuple[Floats, Floats],
     g: int,
     periods: int,
-    shades: Mapping[int, Estimate],
+    shading: Mapping[int, Estimate],
     campaigns: Mapping[str, Campaign],
 ) -> Landscape:
-    """Group g as a landscape; what a rival shades in first-price auctions is taken out of its level there."""
-    first = np.array([campaigns[c].mechanism == _FIRST for c in m.campaigns])
+    """Return group g as a landscape; a rival's shading in first-price auctions is taken out of its level there."""
+    first = _first_price(ads, campaigns)
     share, levels = {}, {}
     for r, b in bidding.items():
-        met = int(m.met[:, :, r].sum())
-        share[m.rivals[r]] = Estimate.from_error(
+        met = int(ads.met[:, :, r].sum())
+        share[ads.rivals[r]] = Estimate.from_error(
             entered[0][g, r], entered[1][g, r], "logit", count=met, source="overlap rate, days as clusters"
         )
         errors = b.levels.errors.reshape(b.groups, -1)[g]
-        levels[m.rivals[r]] = {
+        levels[ads.rivals[r]] = {
             c: Estimate.from_error(
-                b.level[g, j] - first[j] * shades[r].value,
+                b.level[g, j] - first[j] * shading[r].value,
                 errors[j],
                 "linear",
                 count=met,
                 source="position-above rate against our bid, probit",
             )
-            for j, c in enumerate(m.campaigns)
+            for j, c in enumerate(ads.campaigns)
         }
     return Landscape(periods, share, levels)
 
 
 @dataclass(frozen=True, eq=False)
-class Reactions:
-    """What rivals (by index) react to, as coefficients (4,), and what is left of their daily shifts (D,)."""
+class _Reactions:
+    """Coefficients (4,) of what each rival (by index) reacts to, and its daily shifts (D,) beyond these reactions."""
 
     fits: dict[int, Fit]
     rest: dict[int, Floats]
 
 
-def reactions(m: Market, bidding: Mapping[int, Bidding], our_shock: Floats) -> Reactions:
-    """Responses to our bid of the day before, and PID pacing of the rival's own spend.
+def _fit_reactions(ads: AdHistory, bidding: Mapping[int, _Bidding], our_shock: Floats) -> _Reactions:
+    """Fit each rival's response to our bid of the day before, and the PID pacing of its own spend.
 
-    `our_shock` (D,) is our log bid less its mean. What is left of the other rivals' shifts on the same day stands for
-    all that moves the whole market, which would otherwise pass for the rival's own reaction; so each rival's reaction
-    needs those of the others, and a few rounds settle them.
+    `our_shock` (D,) is our log bid less its mean. The other rivals' remaining shifts on the same day stand for
+    whatever moves the whole market, which would otherwise pass for the rival's own reaction. So each rival's reaction
+    depends on those of the others, and a few rounds settle them.
     """
     fits: dict[int, Fit] = {}
     rest = {r: np.nan_to_num(b.shift) for r, b in bidding.items()}
-    for _ in range(_ROUNDS):
+    for _ in range(_REACTION_ROUNDS):
         for r, b in bidding.items():
-            common = _pooled(bidding, rest, without=r)[0]
-            before = _before(m, b, r, our_shock)
-            x = np.column_stack([np.ones(m.days), before, common])
-            known = np.isfinite(b.shift) & (np.arange(m.days) > 0)
-            fit = linear(x[known], b.shift[known], b.precision[known], np.arange(int(known.sum())))
-            fits[r] = fit.along(np.eye(4, x.shape[1], 1))
-            rest[r] = np.nan_to_num(b.shift - before @ fits[r].values)
-    return Reactions(fits, rest)
+            common = _pooled_shift(bidding, rest, without=r)[0]
+            causes = _causes(ads, b, r, our_shock)
+            x = np.column_stack([np.ones(ads.days), causes, common])
+            known = np.isfinite(b.shift) & (np.arange(ads.days) > 0)
+            fit = fit_linear(x[known], b.shift[known], b.precision[known], np.arange(int(known.sum())))
+            fits[r] = fit.combine(np.eye(4, x.shape[1], 1))
+            rest[r] = np.nan_to_num(b.shift - causes @ fits[r].values)
+    return _Reactions(fits, rest)
 
 
-def _before(m: Market, b: Bidding, r: int, our_shock: Floats) -> Floats:
-    """(D, 4): the day before's shock of our bid, and the rival's spend error, its sum and its change."""
-    spend = m.met[:, :, r].sum(axis=1) * np.exp(np.nan_to_num(b.shift))
-    mean = np.cumsum(spend) / np.arange(1, m.days + 1)
+def _causes(ads: AdHistory, b: _Bidding, r: int, our_shock: Floats) -> Floats:
+    """Return (D, 4), all of the day before: the shock of our bid, the rival's spend error, its sum and its change."""
+    spend = ads.met[:, :, r].sum(axis=1) * np.exp(np.nan_to_num(b.shift))
+    mean = np.cumsum(spend) / np.arange(1, ads.days + 1)
     error = 1.0 - spend / np.maximum(mean, 1e-9)
     columns = np.column_stack([our_shock, error, np.cumsum(error), np.diff(error, prepend=0.0)])
     return np.vstack([np.zeros(4), columns[:-1]])
 
 
-def _pooled(
-    bidding: Mapping[int, Bidding], shifts: Mapping[int, Floats], without: int | None = None
+def _pooled_shift(
+    bidding: Mapping[int, _Bidding], shifts: Mapping[int, Floats], without: int | None = None
 ) -> tuple[Floats, Floats]:
-    """The mean of rivals' shifts on each day (D,) by their precision, and its variance by sampling."""
+    """Return the mean of rivals' shifts on each day (D,), weighted by precision, and its sampling variance."""
     used = [r for r in bidding if r != without] or list(bidding)
     weight = np.maximum(np.sum([bidding[r].precision for r in used], axis=0), 1e-9)
     return np.sum([shifts[r] * bidding[r].precision for r in used], axis=0) / weight, 1.0 / weight
 
 
-def competitor(m: Market, b: Bidding, r: int, shade: Estimate, reaction: Fit) -> Competitor:
-    """A rival as a pattern."""
-    names = (
-        "our bid of the day before",
-        "yesterday's spend error",
-        "summed spend error",
-        "change of spend error",
-    )
-    gains = [
-        Estimate.from_error(v, e, "linear", count=m.days, source=f"daily level on {what}")
-        for v, e, what in zip(reaction.values, reaction.errors, names, strict=True)
-    ]
-    spread = Estimate.from_log(
-        b.log_spread.values[0],
-        b.log_spread.errors[0],
-        count=int(m.met[:, :, r].sum()),
-        source="slope of the probit in our bid",
-    )
+def _describe_competitor(ads: AdHistory, b: _Bidding, r: int, shade: Estimate, reaction: Fit) -> Competitor:
+    """Return a rival as a pattern."""
+    causes = (
+        "our bid of the day before", "yesterday's spend error", "summed spend error", "change of spend error",
+    )  # fmt: skip
+    gains = [reaction.estimate(i, count=ads.days, source=f"daily level on {cause}") for i, cause in enumerate(causes)]
+    spread = b.log_spread.log_estimate(0, count=ads.met[:, :, r].sum(), source="slope of the probit in our bid")
     return Competitor(spread, shade, gains[0], tuple(gains[1:]))
 
 
-def shades(m: Market, bidding: Mapping[int, Bidding], campaigns: Mapping[str, Campaign]) -> dict[int, Estimate]:
-    """What each rival takes off its log bid in first-price auctions, compared with the others.
+def _fit_shading(
+    ads: AdHistory, bidding: Mapping[int, _Bidding], campaigns: Mapping[str, Campaign]
+) -> dict[int, Estimate]:
+    """Return what each rival takes off its log bid in first-price auctions, compared with the other rivals.
 
     A difference of differences: its level there less its level elsewhere, less the same of the rival that shades
-    least. So the most truthful rival has shade 0, and a taste for a campaign is taken for shading.
+    least. So the most truthful rival has shade 0, and a preference for a campaign is taken for shading.
     """
-    first = np.array([campaigns[c].mechanism == _FIRST for c in m.campaigns])
-    source = "level in first-price campaigns less that elsewhere, against the least shading rival"
+    first = _first_price(ads, campaigns)
     if not first.any() or first.all() or not bidding:
-        return {r: Estimate(0.0, 0.0, 0.0, "linear", 0, "no campaign of each kind to compare") for r in bidding}
+        return {r: Estimate.zero(0, "no campaign of each kind to compare") for r in bidding}
     contrast = np.where(first, 1.0 / first.sum(), -1.0 / (~first).sum())
-    gaps = {r: b.levels.along(np.tile(contrast, b.groups)[None] / b.groups) for r, b in bidding.items()}
+    gaps = {r: b.levels.combine(np.tile(contrast, b.groups)[None] / b.groups) for r, b in bidding.items()}
     least = max(float(fit.values[0]) for fit in gaps.values())
+    source = "level in first-price campaigns less that elsewhere, against the least shading rival"
     return {
         r: Estimate.from_error(
-            fit.values[0] - least, fit.errors[0], "linear", count=int(m.met[:, :, r].sum()), source=source
+            fit.values[0] - least, fit.errors[0], "linear", count=int(ads.met[:, :, r].sum()), source=source
         )
         for r, fit in gaps.items()
     }
 
 
-def volatility(bidding: Mapping[int, Bidding], rest: Mapping[int, Floats], group: Ints) -> Estimate:
-    """Day-to-day movement of all levels together, beyond reactions and sampling noise and within a landscape."""
-    shift, noise = _pooled(bidding, rest)
-    same = group[1:] == group[:-1]
-    moved = (np.diff(shift) ** 2 - noise[1:] - noise[:-1])[same]
+def _volatility(bidding: Mapping[int, _Bidding], rest: Mapping[int, Floats], group: Ints) -> Estimate:
+    """Return the day-to-day movement of all levels within a landscape, beyond reactions and sampling noise."""
+    shift, noise = _pooled_shift(bidding, rest)
+    same_group = group[1:] == group[:-1]
+    moved = (np.diff(shift) ** 2 - noise[1:] - noise[:-1])[same_group]
     source = "changes of rivals' levels from day to day, less reactions and sampling noise"
     if len(moved) < 2:
-        return Estimate(0.0, 0.0, 0.0, "linear", len(moved), source)
+        return Estimate.zero(len(moved), source)
     variance = max(float(moved.mean()), 1e-6)
     error = float(moved.std() / np.sqrt(len(moved)))
     return Estimate.from_error(variance**0.5, error / (2.0 * variance**0.5), "log", count=len(moved), source=source)

@@ -1,26 +1,39 @@
-"""Monte Carlo simulation: one agent in a hundred different worlds at once, and training on what it meets there.
+"""Monte Carlo simulation: one agent in many different worlds at once, and training on its experiences.
 
-experiences    what an episode and a batch of episodes leave behind
-actors         how any agent acts in many worlds
-flight         worlds stepped together; `ParallelWorldSimulator`, one by itself
-worlds         `ParallelWorldOrchestrator`: which worlds, and how their mix follows the agent
-simulator      `MonteCarloSimulator`: batches, failures, buffer
-buffer         `ExperienceBuffer`: a million transitions, compact
-aggregate      what a batch amounts to
-training       `MonteCarloTrainingOrchestrator`
-robust         `detect_convergence_patterns`: what works across worlds
-strategies     fixed ways to bid, and learning that starts from good ones
+experiences            what an episode and a batch of episodes leave behind, and their summary
+experience_buffer      `ExperienceBuffer`: a million transitions, compact
+simulator              `MonteCarloSimulator`, `ParallelWorldSimulator` (one world alone), `ParallelWorldOrchestrator`
+strategies             fixed strategies, which of them are robust, and learning that starts from them
+monte_carlo_training   `MonteCarloTrainingOrchestrator`
 """
 
-from parallel_agents.market.montecarlo.aggregate import aggregate_experiences, training_batch
-from parallel_agents.market.montecarlo.buffer import ExperienceBuffer
-from parallel_agents.market.montecarlo.experiences import EpisodeBatch, EpisodeExperience, Failure, world_context
-from parallel_agents.market.montecarlo.flight import EpisodeSetting, ParallelWorldSimulator
-from parallel_agents.market.montecarlo.robust import ConvergencePatterns, detect_convergence_patterns
-from parallel_agents.market.montecarlo.simulator import MonteCarloSimulator
-from parallel_agents.market.montecarlo.strategies import Focus, Strategy, constant_strategies, play_strategies
-from parallel_agents.market.montecarlo.training import MonteCarloTrainingConfig, MonteCarloTrainingOrchestrator
-from parallel_agents.market.montecarlo.worlds import ParallelWorldOrchestrator
+from parallel_agents.market.montecarlo.experience_buffer import ExperienceBuffer
+from parallel_agents.market.montecarlo.experiences import (
+    EpisodeBatch,
+    EpisodeExperience,
+    Failure,
+    aggregate_experiences,
+    training_batch,
+    world_context,
+)
+from parallel_agents.market.montecarlo.monte_carlo_training import (
+    MonteCarloTrainingConfig,
+    MonteCarloTrainingOrchestrator,
+)
+from parallel_agents.market.montecarlo.simulator import (
+    EpisodeSetting,
+    MonteCarloSimulator,
+    ParallelWorldOrchestrator,
+    ParallelWorldSimulator,
+)
+from parallel_agents.market.montecarlo.strategies import (
+    ConvergencePatterns,
+    Focus,
+    Strategy,
+    constant_strategies,
+    detect_convergence_patterns,
+    play_strategies,
+)
 
 __all__ = [
     "ConvergencePatterns",

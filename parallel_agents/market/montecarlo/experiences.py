@@ -1,17 +1,17 @@
-"""What an episode in a world leaves behind, and what a batch of them does."""
+"""What an episode in a world leaves behind, what a batch of episodes is, and its summary and training batch."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from parallel_agents.market.worlds import World, WorldType
-from parallel_agents.types import Array
-
-__all__ = ["EpisodeBatch", "EpisodeExperience", "Failure", "world_context"]
+from parallel_agents.core.errors import ContractError
+from parallel_agents.core.types import Array
+from parallel_agents.market.world_types import World, WorldType
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -21,23 +21,23 @@ class EpisodeExperience:
     world: int
     kind: WorldType
     lap: int
-    """how often this world had been played before"""
+    """number of earlier episodes in this world"""
     context: Mapping[str, float]
     """what the world is like: its competition, users and conditions"""
     states: NDArray[np.float32]
-    """(T + 1, F): the last one is what the last step led to"""
+    """(T + 1, F): the last one is the state after the last step"""
     actions: Array
     """(T, …)"""
     rewards: NDArray[np.float32]
     """(T,) profit over budget"""
     values: NDArray[np.float32]
-    """(T,) value credited"""
+    """(T,) credited value"""
     crisis_values: NDArray[np.float32]
-    """(T,) of it from crisis parents"""
+    """(T,) the part of it from crisis parents"""
     cost: float
     conversions: float
     importance_weight: float = 1.0
-    """share of the world's type in the data over its share among the worlds that are played"""
+    """share of the world's type in the data over its share among the simulated worlds"""
 
     def __repr__(self) -> str:
         return (
@@ -58,7 +58,7 @@ class EpisodeExperience:
 
     @property
     def crisis_parent_interactions(self) -> int:
-        """Steps in which a crisis parent's purchase was credited."""
+        """Number of steps in which a crisis parent's purchase was credited."""
         return int(np.count_nonzero(self.crisis_values))
 
     @property
@@ -79,15 +79,15 @@ class Failure:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class EpisodeBatch:
-    """The episodes of one batch, in the order of their worlds, and those that failed."""
+    """The episodes of one batch in the order of their worlds, and the failures."""
 
     experiences: tuple[EpisodeExperience, ...]
     failures: tuple[Failure, ...]
     most_in_flight: int
-    """worlds that were under way together, as counted while they were"""
+    """largest number of worlds that were simulated at the same time"""
     seconds: float
 
-    def __repr__(self) -> str:  # short: `asyncio.run` makes one of whatever it returns
+    def __repr__(self) -> str:  # short, because `asyncio.run` calls it on what it returns
         return f"EpisodeBatch({len(self)} episodes, {len(self.failures)} failures)"
 
     def __len__(self) -> int:
@@ -102,7 +102,7 @@ class EpisodeBatch:
 
 
 def world_context(world: World) -> dict[str, float]:
-    """What a world is like, in a handful of numbers; the first four are the factors of its importance."""
+    """Return a world's characteristics in a few numbers; the first four are the factors of its importance."""
     users, rivals, market = world.users, world.competitors, world.market_state
     offers = rivals.participation[:, None] * np.exp(rivals.level + rivals.spread[:, None] ** 2 / 2)
     ios = world.devices.index("ios") if "ios" in world.devices else None
@@ -116,4 +116,64 @@ def world_context(world: World) -> dict[str, float]:
         "conversion": float(users.share @ dynamics.base),
         "log_value": float(users.share @ dynamics.value_log_mean),
         "volatility": market.volatility,
+    }
+
+
+def aggregate_experiences(experiences: Iterable[EpisodeExperience]) -> dict[str, Any]:
+    """Return totals, means, crisis and success rates, the same by world type, and a training batch.
+
+    Means are weighted by how common each type of world is in the data. An episode succeeds if it earns more than it
+    costs. The crisis rate is the share of episodes with a crisis parent's purchase.
+    """
+    episodes = list(experiences)
+    if not episodes:
+        raise ContractError("there are no experiences to aggregate: every world failed, or none was run")
+    kinds = sorted({e.kind.value for e in episodes})
+    return {
+        **_summary(episodes),
+        "world_type_breakdown": {kind: _summary([e for e in episodes if e.kind.value == kind]) for kind in kinds},
+        "training_batch": training_batch(episodes),
+    }
+
+
+def _summary(episodes: Sequence[EpisodeExperience]) -> dict[str, float]:
+    weights = np.array([e.importance_weight for e in episodes])
+    rewards = np.array([e.total_reward for e in episodes])
+    revenue, cost = sum(e.revenue for e in episodes), sum(e.cost for e in episodes)
+    crisis = np.array([e.crisis_parent_revenue for e in episodes])
+    return {
+        "episodes": len(episodes),
+        "transitions": sum(len(e.rewards) for e in episodes),
+        "total_reward": float(rewards.sum()),
+        "average_reward": float(rewards.mean()),
+        "weighted_reward": float(np.average(rewards, weights=weights)),
+        "reward_deviation": float(rewards.std()),
+        "success_rate": float(np.average(rewards > 0.0, weights=weights)),
+        "revenue": revenue,
+        "cost": cost,
+        "roas": revenue / cost if cost > 0.0 else 0.0,
+        "conversions": sum(e.conversions for e in episodes),
+        "crisis_rate": float(np.average(crisis > 0.0, weights=weights)),
+        "crisis_revenue": float(crisis.sum()),
+        "crisis_revenue_share": float(crisis.sum()) / revenue if revenue > 0.0 else 0.0,
+    }
+
+
+def training_batch(episodes: Sequence[EpisodeExperience]) -> dict[str, Array]:
+    """Return all transitions of some episodes, in order, each with its world's context and importance weight."""
+    lengths = [len(e.rewards) for e in episodes]
+    ends = np.zeros(sum(lengths), np.bool_)
+    ends[np.cumsum(lengths) - 1] = True
+    contexts = np.array([list(e.context.values()) for e in episodes], np.float32)
+    return {
+        "states": np.concatenate([e.states[:-1] for e in episodes]),
+        "actions": np.concatenate([e.actions for e in episodes]),
+        "rewards": np.concatenate([e.rewards for e in episodes]),
+        "next_states": np.concatenate([e.states[1:] for e in episodes]),
+        "dones": ends,
+        "values": np.concatenate([e.values for e in episodes]),
+        "crisis": np.concatenate([e.crisis_values > 0.0 for e in episodes]),
+        "importance_weights": np.repeat([e.importance_weight for e in episodes], lengths).astype(np.float32),
+        "worlds": np.repeat([e.world for e in episodes], lengths),
+        "context": np.repeat(contexts, lengths, axis=0),
     }

@@ -1,42 +1,272 @@
-"""`MonteCarloSimulator`: a hundred different worlds under way together, one agent in all of them.
+"""`MonteCarloSimulator`: one agent in many different worlds, which are stepped together.
 
-    worlds ── flights of at most max_concurrent_worlds ──► experiences ──► buffer ──► importance_sampling
-                     └── what fails is played again in halves, until the failing world stands alone
+    worlds ── groups of at most max_concurrent_worlds ──► experiences ──► buffer ──► importance_sampling
+                    └── a group that fails is run again in halves, until the failing world is alone
 
-Episode e is lap e // n of world e % n: the same whatever is played beside it, hence the same results for any number of
-threads and for any `max_concurrent_worlds`.
+Episode e is lap e // n of world e % n. It is the same whatever is simulated together with it, so results do not depend
+on the number of threads or on `max_concurrent_worlds`.
+
+Worlds come from `ParallelWorldOrchestrator`. Its mix of world types can adapt between batches: towards the types in
+which the agent earns least, never below half or above twice of a type's share in the data. New worlds are drawn from
+the same estimates, so no parameter leaves what was discovered. The mix depends on rewards and seed alone, and every
+change is recorded.
 """
 
 from __future__ import annotations
 
+import asyncio
 import time
-from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import groupby
-from typing import Any
+from typing import Any, Literal
 
-from parallel_agents.errors import ConfigError, ContractError, WorldError
+import numpy as np
+from numpy.typing import NDArray
+
+from parallel_agents.core.errors import ConfigError, ContractError, DeadlineError, WorldError
+from parallel_agents.core.types import Array
+from parallel_agents.market.actions import action_form, step_market
 from parallel_agents.market.discovery import Patterns
-from parallel_agents.market.montecarlo.actors import Actor, Wrapper, actor_of
-from parallel_agents.market.montecarlo.aggregate import aggregate_experiences
-from parallel_agents.market.montecarlo.buffer import ExperienceBuffer
-from parallel_agents.market.montecarlo.experiences import EpisodeBatch, EpisodeExperience, Failure
-from parallel_agents.market.montecarlo.flight import EpisodeSetting, Flight, ParallelWorldSimulator
-from parallel_agents.market.montecarlo.worlds import ParallelWorldOrchestrator
-from parallel_agents.market.source import patterns_of
-from parallel_agents.market.worlds import World, WorldType
-from parallel_agents.types import Array
+from parallel_agents.market.montecarlo.experience_buffer import ExperienceBuffer
+from parallel_agents.market.montecarlo.experiences import (
+    EpisodeBatch,
+    EpisodeExperience,
+    Failure,
+    aggregate_experiences,
+    world_context,
+)
+from parallel_agents.market.pattern_source import load_patterns
+from parallel_agents.market.policy_agents import Actor, ActorWrapper, make_actor
+from parallel_agents.market.simulation import MarketWorlds
+from parallel_agents.market.world_types import World, WorldType
+from parallel_agents.market.world_variants import POPULATION, create_world_variants, default_distribution
+from parallel_agents.replay.importance_sampler import CRISIS_PARENT, REGULAR_PARENT, ImportanceSampler
 
-__all__ = ["MonteCarloSimulator"]
+_CACHED_GROUPS = 64
+_MIN_SHARE, _MAX_SHARE = 0.5, 2.0  # of a type's share in the data
 
-_FLIGHTS_KEPT = 64
+
+@dataclass(frozen=True, kw_only=True)
+class EpisodeSetting:
+    """What all episodes have in common."""
+
+    steps: int = 50
+    auctions_per_step: float = 20.0
+    budget: float | None = None
+    """per episode; None: what is usually spent"""
+    actions: Literal["joint", "choices", "continuous"] = "joint"
+    levels: tuple[float, ...] = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0)
+    attribution: Literal["last_click", "position", "linear"] = "last_click"
+    fidelity: Literal["full", "fast"] = "full"
+    threads: int | None = None
+    seed: int = 0
+
+
+class WorldGroup:
+    """W worlds that are stepped together, each with one bidder. No world depends on the others."""
+
+    def __init__(self, worlds: Sequence[World], setting: EpisodeSetting) -> None:
+        self.worlds, self.setting = tuple(worlds), setting
+        self.market = MarketWorlds(
+            worlds,
+            1,
+            setting.steps,
+            setting.auctions_per_step,
+            budget=setting.budget,
+            attribution=setting.attribution,
+            fidelity=setting.fidelity,
+            threads=setting.threads,
+            seed=setting.seed,
+        )
+        self._contexts = [world_context(world) for world in self.worlds]
+        self.form = action_form(setting.actions, setting.levels, self.market)
+
+    def step(self, actions: Array) -> NDArray[np.float64]:
+        """Step every world and return the rewards (W,): profit over budget."""
+        rewards: NDArray[np.float64] = step_market(self.market, self.form, np.asarray(actions)[None])[0]
+        return rewards
+
+    async def run_episodes(self, actor: Actor, lap: int, *, deadline: float) -> list[EpisodeExperience]:
+        """Run one episode in every world, within `deadline` seconds."""
+        steps, market = self.setting.steps, self.market
+        columns: dict[str, list[Array]] = {name: [] for name in ("actions", "rewards", "values", "crisis_values")}
+        try:
+            async with asyncio.timeout(deadline):
+                actor.begin_episode([w.index for w in self.worlds], lap, steps)
+                columns["states"] = [market.reset(lap)[0]]
+                for step in range(steps):
+                    actions = await actor.act(columns["states"][-1], step)
+                    columns["actions"].append(actions)
+                    columns["rewards"].append(self.step(actions).astype(np.float32))
+                    columns["values"].append(market.last.credits[0].sum(axis=1).astype(np.float32))
+                    columns["crisis_values"].append(market.last.crisis_credits[0].astype(np.float32))
+                    columns["states"].append(market.observe()[0])
+        except TimeoutError as error:
+            raise DeadlineError(f"{len(self.worlds)} worlds took longer than {deadline:g} s for an episode") from error
+        info = market.info(episode=True)
+        arrays = {name: np.stack(column, axis=1) for name, column in columns.items()}  # (W, T, …)
+        return [
+            EpisodeExperience(
+                world=world.index,
+                kind=world.kind,
+                lap=lap,
+                context=self._contexts[w],
+                cost=float(info["cost"][0, w]),
+                conversions=float(info["conversions"][0, w]),
+                **{name: array[w].copy() for name, array in arrays.items()},
+            )
+            for w, world in enumerate(self.worlds)
+        ]
+
+    def close(self) -> None:
+        """End the threads."""
+        self.market.close()
+
+
+class ParallelWorldSimulator:
+    """One world alone, with the interface of a Gymnasium environment.
+
+    The same world gives the same episode here as in any batch.
+    """
+
+    def __init__(self, world: World, setting: EpisodeSetting | None = None) -> None:
+        self.world = world
+        self._group = WorldGroup([world], setting or EpisodeSetting(threads=1))
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the entries of a state."""
+        return self._group.market.names
+
+    @property
+    def space(self) -> Any:
+        """Number of actions, or their distribution."""
+        return self._group.form.space
+
+    def reset(self, *, seed: int | None = None) -> tuple[NDArray[np.float32], dict[str, Any]]:
+        """Begin an episode, whose number is the seed."""
+        return self._group.market.reset(0 if seed is None else seed)[0, 0], {"world": self.world.index}
+
+    def step(self, action: Any) -> tuple[NDArray[np.float32], float, bool, bool, dict[str, Any]]:
+        """Return state, reward, terminated, truncated, and a dictionary with `event_type`, `value` and `cost`."""
+        reward = float(self._group.step(np.asarray(action)[None])[0])
+        market = self._group.market
+        crisis = float(market.last.crisis_credits[0, 0])
+        info = {
+            "event_type": CRISIS_PARENT if crisis > 0.0 else REGULAR_PARENT,
+            "value": float(market.last.credits[0, 0].sum()),
+            "cost": float(market.last.cost[0, 0].sum()),
+        }
+        return market.observe()[0, 0], reward, market.done, False, info
+
+    async def run_episode(self, agent: Any, episode: int = 0, *, deadline: float = 60.0) -> EpisodeExperience:
+        """Run a whole episode; a failure raises."""
+        return (await self._group.run_episodes(make_actor(agent), episode, deadline=deadline))[0]
+
+
+class ParallelWorldOrchestrator:
+    """Draws the worlds of a simulation and adapts the mix of their types.
+
+    world_types_distribution: mix of types; None: that of the data.
+    """
+
+    def __init__(
+        self,
+        patterns: Patterns,
+        world_types_distribution: Mapping[WorldType | str, float] | None = None,
+        *,
+        seed: int = 0,
+        users: tuple[int, int] = POPULATION,
+    ) -> None:
+        self.patterns, self.seed, self.users = patterns, seed, users
+        self.natural = default_distribution(patterns)
+        self.mix: dict[WorldType, float] = dict(self.natural)
+        if world_types_distribution is not None:
+            create_world_variants(patterns, 1, world_types_distribution, seed=seed)  # raises for an impossible mix
+            total = sum(world_types_distribution.values())
+            self.mix = {WorldType(k): share / total for k, share in world_types_distribution.items() if share > 0.0}
+        self.generation = 0
+        self.history: list[dict[str, Any]] = []
+        """one line per adaptation: mean reward by type, and the mix that followed from it"""
+
+    def create_world_variants(self, n_worlds: int = 100) -> tuple[World, ...]:
+        """Draw worlds of the current mix, no two alike and none as in an earlier generation."""
+        seed = self.seed + self.generation * 2**32
+        mix: dict[WorldType | str, float] = dict(self.mix.items())
+        return create_world_variants(self.patterns, n_worlds, mix, seed=seed, users=self.users)
+
+    def restore(self, generation: int, mix: Mapping[str, float], history: Iterable[Mapping[str, Any]]) -> None:
+        """Continue from the values of a checkpoint."""
+        self.generation, self.history = int(generation), [dict(line) for line in history]
+        self.mix = {WorldType(kind): float(share) for kind, share in mix.items()}
+
+    def importance_weight(self, kind: WorldType) -> float:
+        """Return a type's share in the data over its share in the current mix."""
+        return self.natural[kind] / self.mix[kind]
+
+    def value_multiplier(self) -> float:
+        """Return the value of a crisis parent relative to other users, from the data; 1 where there is none."""
+        for segment in self.patterns.segments:
+            if segment.name == CRISIS_PARENT:
+                share, value = segment.share.value, segment.value_share.value
+                return (value / share) / ((1.0 - value) / (1.0 - share))
+        return 1.0
+
+    def world_weights(self, worlds: Iterable[World], value_multiplier: float | None = None) -> dict[int, float]:
+        """Return how much each world should count: by its crisis parents, competition, interest and devices."""
+        chosen = list(worlds)
+        multiplier = self.value_multiplier() if value_multiplier is None else value_multiplier
+        sampler = ImportanceSampler(crisis_parent_weight=multiplier)
+        weights = sampler.calculate_world_weights([world_context(world) for world in chosen])
+        return {world.index: float(weight) for world, weight in zip(chosen, weights, strict=True)}
+
+    def adapt(self, experiences: Iterable[EpisodeExperience], rate: float = 0.5) -> dict[str, float]:
+        """Move the mix towards the types with the lowest rewards, and return the new mix by name."""
+        if not 0.0 <= rate < np.inf:
+            raise ConfigError(f"rate {rate} is out of range: give 0 or more")
+        rewards: dict[WorldType, list[float]] = {}
+        for episode in experiences:
+            rewards.setdefault(episode.kind, []).append(episode.total_reward)
+        means = {kind: float(np.mean(values)) for kind, values in rewards.items()}
+        spread = float(np.std(list(means.values()))) if means else 0.0
+        centre = float(np.mean(list(means.values()))) if means else 0.0
+        wanted = {
+            kind: share * np.exp(-rate * (means.get(kind, centre) - centre) / spread) if spread > 0.0 else share
+            for kind, share in self.mix.items()
+        }
+        self.mix = _bounded_shares(wanted, {kind: self.natural[kind] for kind in self.mix})
+        self.generation += 1
+        mix = {kind.value: share for kind, share in self.mix.items()}
+        by_name = {kind.value: mean for kind, mean in means.items()}
+        self.history.append({"generation": self.generation, "earned": by_name, "mix": mix})
+        return mix
+
+
+def _bounded_shares(wanted: Mapping[WorldType, float], natural: Mapping[WorldType, float]) -> dict[WorldType, float]:
+    """Return shares that add up to 1, each between half and twice its natural share.
+
+    They are the wanted shares times a common factor, which is found by bisection, and cut off at those bounds.
+    """
+    kinds, total = list(wanted), sum(natural.values())
+    shares, base = (np.array([m[k] for k in kinds]) for m in (wanted, natural))
+    low, high = _MIN_SHARE * base / total, np.minimum(_MAX_SHARE * base / total, 1.0)
+    below, above = 0.0, float((high / shares).max())
+    for _ in range(100):
+        factor = (below + above) / 2.0
+        if np.clip(factor * shares, low, high).sum() < 1.0:
+            below = factor
+        else:
+            above = factor
+    bounded = np.clip(above * shares, low, high)
+    return dict(zip(kinds, (bounded / bounded.sum()).tolist(), strict=True))
 
 
 class MonteCarloSimulator:
-    """N worlds, drawn from patterns (None: those of a sample export), and the experiences made in them.
+    """N worlds drawn from patterns (None: those of a sample export), and the experiences made in them.
 
-    deadline: seconds that the episodes of one flight may take.
+    deadline: seconds that the episodes of one group of worlds may take.
     """
 
     def __init__(
@@ -53,30 +283,29 @@ class MonteCarloSimulator:
         deadline: float = 60.0,
         seed: int = 0,
     ) -> None:
-        for name, value in (("n_worlds", n_worlds), ("max_concurrent_worlds", max_concurrent_worlds)):
+        sizes = {"n_worlds": n_worlds, "max_concurrent_worlds": max_concurrent_worlds}
+        for name, value in (sizes | {"experience_buffer_size": experience_buffer_size}).items():
             if value < 1:
                 raise ConfigError(f"{name} is {value}: give at least 1")
         if not deadline > 0:
             raise ConfigError(f"deadline is {deadline}: give a number of seconds above 0")
-        found = patterns_of() if patterns is None else patterns
-        self.orchestrator = ParallelWorldOrchestrator(found, world_types_distribution, seed=seed)
+        source = load_patterns() if patterns is None else patterns
+        self.orchestrator = ParallelWorldOrchestrator(source, world_types_distribution, seed=seed)
         self.max_concurrent_worlds, self.deadline = max_concurrent_worlds, deadline
         self.setting = setting or EpisodeSetting(seed=seed)
         self.worlds: tuple[World, ...] = self.orchestrator.create_world_variants(n_worlds)
         self.episodes = 0
-        """episodes begun so far"""
+        """number of episodes begun so far"""
         self.failures: dict[int, int] = {}
-        """failed episodes by world"""
+        """number of failed episodes by world"""
         self.in_flight = 0
-        """worlds under way at this moment"""
-        self._most = 0
-        self._flights: dict[tuple[int, ...], Flight] = {}
+        """number of worlds that are being simulated at this moment"""
+        self._most_in_flight = 0
+        self._groups: dict[tuple[int, ...], WorldGroup] = {}
         self._buffer: ExperienceBuffer | None = None
         self._make_buffer = partial(
             ExperienceBuffer, experience_buffer_size, target_share=target_share, population=population, seed=seed
         )
-        if experience_buffer_size < 1:
-            raise ConfigError(f"experience_buffer_size is {experience_buffer_size}: give at least 1")
 
     @property
     def world_types_distribution(self) -> dict[str, float]:
@@ -85,39 +314,40 @@ class MonteCarloSimulator:
 
     @property
     def buffer(self) -> ExperienceBuffer:
-        """The experiences so far."""
+        """The stored experiences."""
         if self._buffer is None:
             raise ContractError("there are no experiences yet: run a batch of episodes first")
         return self._buffer
 
     async def run_episode_batch(
-        self, agent: Any, batch_size: int | None = None, *, focus: Wrapper | None = None
+        self, agent: Any, batch_size: int | None = None, *, focus: ActorWrapper | None = None
     ) -> EpisodeBatch:
-        """`batch_size` episodes (by default one per world), spread evenly over all worlds.
+        """Run `batch_size` episodes (by default one per world), spread evenly over all worlds.
 
-        The agent acts by `act`, `take_action` and the like, or for many states at once by `act_many`; `focus` may act
-        in its place in some worlds.
+        agent: acts by `act`, `take_action` and the like, or for many states at once by `act_many`.
+        focus: acts instead of the agent in some worlds.
         """
         count = len(self.worlds) if batch_size is None else batch_size
         if count < 1:
             raise ConfigError(f"batch_size is {batch_size}: give at least 1")
-        actor, began, self._most = actor_of(agent), time.perf_counter(), 0
+        actor, start, self._most_in_flight = make_actor(agent), time.perf_counter(), 0
         if focus is not None:
-            actor = focus.around(actor)
+            actor = focus.wrap(actor)
         experiences: list[EpisodeExperience] = []
         failures: list[Failure] = []
         numbers = range(self.episodes, self.episodes + count)
         self.episodes += count
-        for lap, same in groupby(numbers, lambda e: e // len(self.worlds)):
-            places = [e % len(self.worlds) for e in same]
+        for lap, episodes in groupby(numbers, lambda e: e // len(self.worlds)):
+            places = [e % len(self.worlds) for e in episodes]
             for first in range(0, len(places), self.max_concurrent_worlds):
-                chosen = tuple(places[first : first + self.max_concurrent_worlds])
-                await self._play(actor, chosen, lap, experiences, failures)
+                group = tuple(places[first : first + self.max_concurrent_worlds])
+                await self._run_group(actor, group, lap, experiences, failures)
         for failure in failures:
             self.failures[failure.world] = self.failures.get(failure.world, 0) + 1
-        return EpisodeBatch(tuple(experiences), tuple(failures), self._most, time.perf_counter() - began)
+        seconds = time.perf_counter() - start
+        return EpisodeBatch(tuple(experiences), tuple(failures), self._most_in_flight, seconds)
 
-    async def _play(
+    async def _run_group(
         self,
         actor: Actor,
         places: tuple[int, ...],
@@ -125,86 +355,87 @@ class MonteCarloSimulator:
         experiences: list[EpisodeExperience],
         failures: list[Failure],
     ) -> None:
-        """One flight; where it fails, its halves, so that only the failing world is lost."""
+        """Run the episodes of some worlds; if that fails, run each half again, so that only failing worlds are lost."""
         self.in_flight += len(places)
-        self._most = max(self._most, self.in_flight)
+        self._most_in_flight = max(self._most_in_flight, self.in_flight)
         try:
-            found = await self._flight(places).play(actor, lap, deadline=self.deadline)
-        except Exception as error:  # counted and told by world; the others' results are kept
-            found, reason = None, f"{type(error).__name__}: {error}"
+            episodes = await self._group(places).run_episodes(actor, lap, deadline=self.deadline)
+        except Exception as error:  # reported by world; the results of the others are kept
+            if len(places) == 1:
+                world = self.worlds[places[0]]
+                failures.append(Failure(world.index, world.kind, lap, f"{type(error).__name__}: {error}"))
+                return
+        else:
+            weight = self.orchestrator.importance_weight
+            experiences += [replace(e, importance_weight=weight(e.kind)) for e in episodes]
+            return
         finally:
             self.in_flight -= len(places)
-        if found is not None:
-            weigh = self.orchestrator.importance_weight
-            experiences += [replace(e, importance_weight=weigh(e.kind)) for e in found]
-        elif len(places) == 1:
-            world = self.worlds[places[0]]
-            failures.append(Failure(world.index, world.kind, lap, reason))
-        else:
-            half = len(places) // 2
-            for part in (places[:half], places[half:]):
-                await self._play(actor, part, lap, experiences, failures)
+        half = len(places) // 2
+        for part in (places[:half], places[half:]):
+            await self._run_group(actor, part, lap, experiences, failures)
 
-    def _flight(self, places: tuple[int, ...]) -> Flight:
-        if places not in self._flights:
-            if len(self._flights) >= _FLIGHTS_KEPT:
-                self._drop_flights()
-            self._flights[places] = Flight([self.worlds[p] for p in places], self.setting)
-        return self._flights[places]
-
-    def _drop_flights(self) -> None:
-        for flight in self._flights.values():
-            flight.close()
-        self._flights = {}
+    def _group(self, places: tuple[int, ...]) -> WorldGroup:
+        if places not in self._groups:
+            if len(self._groups) >= _CACHED_GROUPS:
+                self.close()
+            self._groups[places] = WorldGroup([self.worlds[p] for p in places], self.setting)
+        return self._groups[places]
 
     def world(self, index: int) -> ParallelWorldSimulator:
-        """One of the worlds by itself."""
+        """Return one of the worlds alone."""
         return ParallelWorldSimulator(self.worlds[index], self.setting)
 
     def remember(self, experiences: Iterable[EpisodeExperience]) -> None:
-        """Keep experiences in the buffer."""
+        """Store experiences in the buffer."""
         episodes = list(experiences)
         if not episodes:
             return
         if self._buffer is None:
             head = episodes[0]
-            kind = "int16" if head.actions.dtype.kind in "iu" else "float32"
-            self._buffer = self._make_buffer(head.states.shape[1], head.actions.shape[1:], kind)
+            dtype = "int16" if head.actions.dtype.kind in "iu" else "float32"
+            self._buffer = self._make_buffer(head.states.shape[1], head.actions.shape[1:], dtype)
         self._buffer.add_experiences(episodes)
 
     def aggregate_experiences(self, experiences: Iterable[EpisodeExperience]) -> dict[str, Any]:
-        """Keep experiences in the buffer; what they amount to."""
+        """Store experiences in the buffer and return their totals, means, breakdown and training batch."""
         episodes = list(experiences)
-        found = aggregate_experiences(episodes)
+        summary = aggregate_experiences(episodes)
         self.remember(episodes)
-        return found
+        return summary
 
     def importance_sampling(self, target_samples: int, focus_rare_events: bool = True) -> dict[str, Array]:
-        """A batch from the buffer; with the focus, crises take `target_share` of it and `weights` correct for that."""
+        """Draw a batch from the buffer.
+
+        With `focus_rare_events`, `target_share` of it are transitions with a crisis parent's purchase, and `weights`
+        correct for that.
+        """
         if target_samples < 1:
             raise ConfigError(f"target_samples is {target_samples}: give at least 1")
         return self.buffer.sample_batch(target_samples, importance_sampling=focus_rare_events)
 
     def adapt(self, experiences: Iterable[EpisodeExperience], rate: float = 0.5) -> dict[str, float]:
-        """Let the mix of worlds follow how the agent does, and draw new worlds; the new mix."""
+        """Adapt the mix of world types to the rewards, draw new worlds, and return the new mix."""
         mix = self.orchestrator.adapt(experiences, rate)
-        self._drop_flights()
-        self.worlds = self.orchestrator.create_world_variants(len(self.worlds))
+        self._redraw_worlds()
         return mix
 
     def restore(self, values: Mapping[str, Any], buffer: Mapping[str, Array]) -> None:
-        """Go on where a checkpoint left: counters, the mix of worlds, and the buffer's arrays."""
+        """Continue from a checkpoint: its counters, its mix of worlds, and the arrays of its buffer."""
         states, actions = buffer["column.states"], buffer["column.actions"]
         self._buffer = self._make_buffer(states.shape[1], actions.shape[1:], str(actions.dtype))
         self._buffer.load_state(buffer)
         self.episodes = int(values["episodes"])
         self.failures = {int(world): int(count) for world, count in values["failed"].items()}
         self.orchestrator.restore(values["generation"], values["mix"], values["adaptations"])
-        self._drop_flights()
+        self._redraw_worlds()
+
+    def _redraw_worlds(self) -> None:
+        self.close()
         self.worlds = self.orchestrator.create_world_variants(len(self.worlds))
 
     def require_success(self, batch: EpisodeBatch) -> None:
-        """Raise if not one episode of a batch came to its end."""
+        """Raise an error if all episodes of a batch failed."""
         if not batch.experiences:
             first = batch.failures[0]
             raise WorldError(
@@ -214,7 +445,9 @@ class MonteCarloSimulator:
 
     def close(self) -> None:
         """End the threads."""
-        self._drop_flights()
+        for group in self._groups.values():
+            group.close()
+        self._groups = {}
 
     def __enter__(self) -> MonteCarloSimulator:
         return self

@@ -1,8 +1,16 @@
-"""Simulation: many market worlds stepped as one, in full or fast."""
+"""Simulation of many market worlds together.
+
+world_arrays    worlds as arrays: constants, state, results
+auction         random numbers, ranking, price of a click
+journeys        clicks, delayed purchases, attribution
+full_fidelity   one step with individual users and rivals that react
+fast_fidelity   one step with prices from a table
+market_worlds   `MarketWorlds`: observations, steps, threads
+"""
 
 from __future__ import annotations
 
-from parallel_agents.market.simulation.attribution import Attribution
+from parallel_agents.market.simulation.journeys import Attribution
 from parallel_agents.market.simulation.market_worlds import MarketWorlds
 
 __all__ = ["Attribution", "MarketWorlds"]

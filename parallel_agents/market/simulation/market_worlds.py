@@ -1,44 +1,57 @@
-"""`MarketWorlds`: W worlds stepped as one. The seam to agents: bids in, observations and rewards out.
+"""`MarketWorlds`: W worlds stepped together. Agents give bids and get observations and rewards.
 
-Worlds are stepped in slices, one per thread; the kernels hold no lock and every draw is addressed, so the number of
-threads changes nothing but the time.
+Worlds are divided into slices, one per thread. The kernels hold no lock and every random number has an address, so the
+number of threads changes the time only.
+
+An observation shows the clock, the bidder's own money and results, and the state of each campaign and creative. It does
+not show the users' segments, the rivals' bids or pending purchases.
 """
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from parallel_agents.errors import ActionError, ConfigError, RunError, ShapeError
-from parallel_agents.market.simulation.arrays import Outcome, empty_outcome, empty_state, stack
-from parallel_agents.market.simulation.attribution import Attribution
-from parallel_agents.market.simulation.fast import empty_calendar, play_fast, price_table
-from parallel_agents.market.simulation.kernels import clear, play
-from parallel_agents.market.simulation.observation import observation_names, observe
-from parallel_agents.market.worlds import World
-from parallel_agents.seeding import Purpose, key
-
-__all__ = ["MarketWorlds"]
+from parallel_agents.core.compiled import njit
+from parallel_agents.core.errors import ActionError, ConfigError, RunError, ShapeError
+from parallel_agents.core.seeding import Purpose, key
+from parallel_agents.market.simulation.fast_fidelity import market_prices, step_fast
+from parallel_agents.market.simulation.full_fidelity import StepInputs, reset_state, step_full
+from parallel_agents.market.simulation.journeys import Attribution
+from parallel_agents.market.simulation.world_arrays import (
+    Outcome,
+    Parameters,
+    State,
+    empty_outcome,
+    empty_state,
+    stack_worlds,
+)
+from parallel_agents.market.world_types import World
 
 Floats = NDArray[np.float64]
 
-_MOST_AUCTIONS = 2**27  # the addresses of draws have room for as many
-_MOST_OFFERS = 2**12
-_ENOUGH = {"full": 4_000, "fast": 200_000}  # auctions: about a millisecond, against a tenth for waking a thread
+_MAX_AUCTIONS = 2**27  # of a step: the addresses of random numbers have room for as many
+_MAX_OFFERS = 2**12  # bidders × campaigns
+_AUCTIONS_PER_THREAD = {"full": 4_000, "fast": 200_000}  # take about 1 ms; waking a thread takes about 0.1 ms
+_COMMON = (
+    "progress", "hour_sin", "hour_cos", "week_sin", "week_cos", "volume", "budget_left", "ahead_of_pace",
+    "win_rate", "click_rate", "log_clicks", "log_conversions", "return_on_cost", "step_credit", "step_cost",
+)  # fmt: skip
 
 
 class MarketWorlds:
-    """N bidders in W worlds, each with its own budget, for `steps` steps an episode.
+    """N bidders in W worlds, each with its own budget in each world, for episodes of `steps` steps.
 
-    `budget` is per bidder, world and episode; None takes what the data say is usually spent. `fidelity` "fast" leaves
-    out individual users, several slots and rivals' reactions. Copies of an agent are further bidders. `threads` None
-    takes as many as are worth their while.
+    budget: per bidder, world and episode; None takes what is usually spent, according to the data.
+    fidelity: "fast" leaves out individual users, further slots and the rivals' reactions.
+    threads: None takes as many as have enough work.
     """
 
     def __init__(
@@ -53,13 +66,12 @@ class MarketWorlds:
         fidelity: Literal["full", "fast"] = "full",
         threads: int | None = None,
         seed: int = 0,
-        purpose: Purpose = Purpose.WORLD,
     ) -> None:
         for name, value in (("bidders", bidders), ("steps", steps)):
             if value < 1:
                 raise ConfigError(f"{name} {value} is too few: give at least 1")
-        if not 0 < auctions_per_step < _MOST_AUCTIONS:
-            raise ConfigError(f"auctions_per_step {auctions_per_step} is out of range: give 1 to {_MOST_AUCTIONS}")
+        if not 0 < auctions_per_step < _MAX_AUCTIONS:
+            raise ConfigError(f"auctions_per_step {auctions_per_step} is out of range: give 1 to {_MAX_AUCTIONS}")
         if fidelity not in ("full", "fast"):
             raise ConfigError(f"fidelity {fidelity!r} is unknown: give 'full' or 'fast'")
         if attribution.upper() not in Attribution.__members__:
@@ -67,42 +79,38 @@ class MarketWorlds:
         if threads is not None and threads < 1:
             raise ConfigError(f"threads {threads} is too few: give at least 1, or None for one per core")
         self.worlds = tuple(worlds)
-        self.parameters = stack(self.worlds, steps=steps, auctions_per_step=auctions_per_step, budget=budget, seed=seed)
-        if bidders * self.campaigns > _MOST_OFFERS:
+        self.parameters = p = stack_worlds(
+            self.worlds, steps=steps, auctions_per_step=auctions_per_step, budget=budget, seed=seed
+        )
+        if bidders * self.campaigns > _MAX_OFFERS:
             raise ConfigError(
-                f"{bidders} bidders in {self.campaigns} campaigns are too many: at most {_MOST_OFFERS} bids"
+                f"{bidders} bidders in {self.campaigns} campaigns are too many: at most {_MAX_OFFERS} bids"
             )
         self.bidders, self.steps, self.fidelity = bidders, steps, fidelity
-        self.rule = int(Attribution[attribution.upper()])
-        self.state = empty_state(self.parameters, bidders)
-        self.last, self.total = (
-            empty_outcome(self.parameters, bidders),
-            empty_outcome(self.parameters, bidders),
-        )
-        self.names = observation_names(self.worlds[0].campaigns, self.worlds[0].creatives)
-        self._fast = (
-            (price_table(self.parameters), empty_calendar(self.parameters, bidders)) if fidelity == "fast" else None
-        )
-        self._keys = np.array(key(seed, purpose), np.uint64)
+        self.state = empty_state(p, bidders)
+        self.last, self.total = empty_outcome(p, bidders), empty_outcome(p, bidders)
+        self.names = _observation_names(self.worlds[0].campaigns, self.worlds[0].creatives)
+        self._prices = market_prices(p, bidders) if fidelity == "fast" else None
+        self._rule = int(Attribution[attribution.upper()])
+        self._keys = np.array(key(seed, Purpose.WORLD), np.uint64)
         self._epoch, self._step = 0, steps
-        count = min(threads or self._worthwhile(), len(self.worlds))
-        edges = np.linspace(0, len(self.worlds), count + 1).astype(int).tolist()
-        self._slices = list(pairwise(edges))
+        count = min(threads or self._useful_threads(), len(self.worlds))
+        self._slices = list(pairwise(np.linspace(0, len(self.worlds), count + 1).astype(int).tolist()))
         self._pool = ThreadPoolExecutor(count - 1, "market") if count > 1 else None
 
-    def _worthwhile(self) -> int:
-        """As many threads as have enough to do in a step to be worth waking; at most one per core."""
+    def _useful_threads(self) -> int:
+        """Return how many threads have enough work in a step to be worth waking; at most one per core."""
         auctions = self.bidders * float(self.parameters.auctions.mean(axis=1).sum())
-        return max(1, min(os.cpu_count() or 1, int(auctions / _ENOUGH[self.fidelity])))
+        return max(1, min(os.cpu_count() or 1, int(auctions / _AUCTIONS_PER_THREAD[self.fidelity])))
 
     @property
     def campaigns(self) -> int:
-        """J: the number of bids a bidder gives per world."""
+        """J, the number of bids that a bidder gives in each world."""
         return int(self.parameters.mechanism.shape[1])
 
     @property
     def creatives(self) -> int:
-        """C."""
+        """C, the number of creatives to choose from."""
         return int(self.parameters.click_rate.shape[1])
 
     @property
@@ -111,28 +119,29 @@ class MarketWorlds:
         return self._step >= self.steps
 
     def reset(self, epoch: int) -> NDArray[np.float32]:
-        """Begin an episode; the same epoch always brings the same draws. Returns the first observation."""
+        """Begin an episode and return the first observations; the same epoch always has the same random numbers."""
         if epoch < 0:
             raise ConfigError(f"epoch {epoch} is negative: epochs count from 0")
-        clear(self.state)
+        reset_state(self.state)
         for array in (*self.last, *self.total):
             array[...] = 0.0
-        if self._fast is not None:
-            self._fast[1][...] = 0.0
+        if self._prices is not None:
+            self._prices.due[...] = 0.0
         self._epoch, self._step = epoch, 0
         return self.observe()
 
     def observe(self) -> NDArray[np.float32]:
-        """Observations (N, W, features), named by `names`."""
+        """Return the observations (N, W, features), whose entries are named by `names`."""
         out = np.empty((self.bidders, len(self.worlds), len(self.names)), np.float32)
-        observe(self.parameters, self.state, self.last, self.total, self._step, out)
+        _observe(self.parameters, self.state, self.last, self.total, self._step, out)
         return out
 
     def step(self, bids: ArrayLike, creative: ArrayLike | None = None, pacing: ArrayLike | None = None) -> Floats:
-        """One step. Rewards (N, W): credited value less cost.
+        """Compute one step of every world and return the rewards (N, W): credited value less cost.
 
-        `bids` (N, W, J) are per click, 0 stays out; `creative` (N, W) is the one shown; `pacing` (N, W) is the share of
-        auctions to take part in.
+        bids: (N, W, J) per click; 0 stays out of the auctions.
+        creative: (N, W) which one is shown.
+        pacing: (N, W) share of the auctions to take part in.
         """
         if self.done:
             raise RunError("the episode is over: call reset before the next step")
@@ -140,60 +149,34 @@ class MarketWorlds:
         offers = np.array(bids, np.float64, order="C")  # a copy: kernels are compiled for writable arrays
         if offers.shape != (*shape, self.campaigns):
             raise ShapeError(
-                f"bids have shape {offers.shape}: {(*shape, self.campaigns)} is due (bidders, worlds, campaigns)"
+                f"bids have shape {offers.shape}: {(*shape, self.campaigns)} is needed (bidders, worlds, campaigns)"
             )
         if not np.isfinite(offers).all() or (offers < 0).any():
             raise ActionError("bids must be finite and 0 or more: 0 stays out of an auction")
-        shown = self._choice("creative", creative, shape, np.int64, 0, self.creatives - 1)
-        share = self._choice("pacing", 1.0 if pacing is None else pacing, shape, np.float64, 0, 1)
+        x = StepInputs(
+            bids=offers,
+            creative=_checked("creative", creative, shape, np.int64, self.creatives - 1),
+            pacing=_checked("pacing", 1.0 if pacing is None else pacing, shape, np.float64, 1),
+            keys=self._keys,
+            epoch=self._epoch,
+            step=self._step,
+            rule=self._rule,
+        )
         for array in self.last:
             array[...] = 0.0
-        t, epoch = self._step, self._epoch
-        if self._fast is None:
-            self._over_slices(
-                lambda low, high: play(
-                    self.parameters,
-                    self.state,
-                    self.last,
-                    offers,
-                    shown,
-                    share,
-                    self._keys,
-                    epoch,
-                    t,
-                    self.rule,
-                    low,
-                    high,
-                )
-            )
+        p, s, o, prices = self.parameters, self.state, self.last, self._prices
+        if prices is None:
+            self._run_slices(lambda low, high: step_full(p, s, o, x, low, high))
         else:
-            prices, calendar = self._fast
-            self._over_slices(
-                lambda low, high: play_fast(
-                    self.parameters,
-                    prices,
-                    self.state,
-                    self.last,
-                    calendar,
-                    offers,
-                    shown,
-                    share,
-                    self._keys,
-                    epoch,
-                    t,
-                    low,
-                    high,
-                )
-            )
-        for whole, part in zip(self.total, self.last, strict=True):
-            whole += part
+            self._run_slices(lambda low, high: step_fast(p, prices, s, o, x, low, high))
+        for sum_, part in zip(self.total, self.last, strict=True):
+            sum_ += part
         self._step += 1
         return np.asarray(self.last.credits.sum(axis=2) - self.last.cost.sum(axis=2))
 
     def info(self, *, episode: bool = False) -> dict[str, NDArray[np.generic]]:
-        """What the last step, or the episode so far, brought about, as arrays (N, W) and (W,)."""
+        """Return the results of the last step, or of the episode so far, as arrays (N, W) and (W,)."""
         o: Outcome = self.total if episode else self.last
-        under_way = self.total.scheduled - self.total.superseded - self.total.delivered
         return {
             "revenue": o.credits.sum(axis=2),
             "cost": o.cost.sum(axis=2),
@@ -207,16 +190,15 @@ class MarketWorlds:
             "scheduled": o.scheduled,
             "superseded": o.superseded,
             "delivered": o.delivered,
-            "pending": under_way,
+            "pending": self.total.scheduled - self.total.superseded - self.total.delivered,
             "budget_left": self.parameters.budget - self.state.spent,
         }
 
     def close(self) -> None:
-        """End the threads."""
+        """End the threads; further steps run in the calling thread."""
         if self._pool is not None:
             self._pool.shutdown()
             self._pool = None
-            self._slices = [(0, len(self.worlds))]
 
     def __enter__(self) -> MarketWorlds:
         return self
@@ -224,26 +206,74 @@ class MarketWorlds:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _choice(
-        self, name: str, given: ArrayLike | None, shape: tuple[int, int], kind: type, low: float, high: float
-    ) -> NDArray[np.generic]:
-        raw = np.asarray(0 if given is None else given)
-        if kind is np.int64 and raw.dtype.kind not in "iu":
-            raise ActionError(f"{name} must be whole numbers: found {raw.dtype}")
-        if raw.shape not in ((), shape):
-            raise ShapeError(f"{name} has shape {raw.shape}: {shape} is due (bidders, worlds)")
-        if not ((raw >= low) & (raw <= high)).all():
-            raise ActionError(f"{name} must lie between {low} and {high}: found {raw.min()} to {raw.max()}")
-        return np.array(np.broadcast_to(raw, shape), kind, order="C")
-
-    def _over_slices(self, work: Callable[[int, int], None]) -> None:
-        """Run `work` on every slice of worlds, the first in this thread."""
+    def _run_slices(self, work: Callable[[int, int], None]) -> None:
+        """Call `work(low, high)` for every slice of worlds, the first one in this thread."""
         if self._pool is None:
             work(0, len(self.worlds))
             return
-        rest = [self._pool.submit(work, low, high) for low, high in self._slices[1:]]
+        others = [self._pool.submit(work, low, high) for low, high in self._slices[1:]]
         try:
             work(*self._slices[0])
         finally:
-            for future in rest:
+            for future in others:
                 future.result()
+
+
+def _checked(name: str, values: ArrayLike | None, shape: tuple[int, int], dtype: type, high: float) -> NDArray[Any]:
+    """Return values between 0 and `high` as an array (N, W), 0 where none are given."""
+    raw = np.asarray(0 if values is None else values)
+    if dtype is np.int64 and raw.dtype.kind not in "iu":
+        raise ActionError(f"{name} must be whole numbers: found {raw.dtype}")
+    if raw.shape not in ((), shape):
+        raise ShapeError(f"{name} has shape {raw.shape}: {shape} is needed (bidders, worlds)")
+    if not ((raw >= 0) & (raw <= high)).all():
+        raise ActionError(f"{name} must lie between 0 and {high}: found {raw.min()} to {raw.max()}")
+    return np.array(np.broadcast_to(raw, shape), dtype, order="C")
+
+
+def _observation_names(campaigns: tuple[str, ...], creatives: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the names of an observation's entries, in order."""
+    per_campaign = [f"{figure}:{c}" for c in campaigns for figure in ("win_rate", "price")]
+    return (*_COMMON, *per_campaign, *(f"freshness:{c}" for c in creatives))
+
+
+@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+def _ratio(top: float, bottom: float) -> float:
+    return top / bottom if bottom > 0.0 else 0.0
+
+
+@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+def _observe(p: Parameters, s: State, last: Outcome, total: Outcome, t: int, out: NDArray[np.float32]) -> None:
+    """Write the observations (N, W, features) before step t into `out`."""
+    bidders, worlds, _ = out.shape
+    steps, campaigns, first = p.auctions.shape[1], p.mechanism.shape[1], len(_COMMON)
+    now = min(t, steps - 1)
+    for w in range(worlds):
+        mean = p.auctions[w].mean()
+        hour = p.hour[w, now]
+        day, week = 2.0 * math.pi * hour / 24.0, 2.0 * math.pi * hour / 168.0
+        held = last.auctions[w].sum()
+        for n in range(bidders):
+            row = out[n, w]
+            budget, spent = p.budget[w], s.spent[n, w]
+            clicks, cost = total.clicks[n, w].sum(), total.cost[n, w].sum()
+            impressions, credit = last.impressions[n, w].sum(), total.credits[n, w].sum()
+            row[0] = t / steps
+            row[1], row[2] = math.sin(day), math.cos(day)
+            row[3], row[4] = math.sin(week), math.cos(week)
+            row[5] = p.auctions[w, now] / mean
+            row[6] = 1.0 - spent / budget
+            row[7] = spent / budget - t / steps
+            row[8] = _ratio(impressions, held)
+            row[9] = _ratio(last.clicks[n, w].sum(), impressions)
+            row[10] = math.log1p(clicks)
+            row[11] = math.log1p(total.conversions[n, w])
+            row[12] = math.log1p(_ratio(credit, cost))
+            row[13] = math.log1p(steps * last.credits[n, w].sum() / budget)
+            row[14] = steps * last.cost[n, w].sum() / budget
+            for j in range(campaigns):
+                row[first + 2 * j] = _ratio(last.impressions[n, w, j], last.auctions[w, j])
+                price = _ratio(total.cost[n, w, j], total.clicks[n, w, j])
+                row[first + 2 * j + 1] = price / math.exp(p.usual_bid[w, j])
+            for c in range(p.click_rate.shape[1]):
+                row[first + 2 * campaigns + c] = math.exp(-p.fatigue[w] * s.shown[n, w, c])

@@ -1,11 +1,12 @@
-"""CAGE Challenge 2, Scenario 2, rebuilt from its rules and batched over worlds.
+"""CAGE Challenge 2, Scenario 2, rebuilt from its rules and simulated for many worlds at once.
 
-tables ─► quirks ─► state ─► blue, attack, red, sight ─► engine ─► worlds: data, switches, one turn, the batch.
+scenario ─► quirks ─► state ─► blue, red ─► observations ─► step_kernels ─► network_worlds
+(data)      (versions)         (actions)    (of blue)       (one turn)      (a batch of worlds)
 """
 
+from parallel_agents.workflows.network.network_worlds import NetworkWorlds
 from parallel_agents.workflows.network.quirks import VERSIONS, Quirks
 from parallel_agents.workflows.network.red import RED_AGENTS
-from parallel_agents.workflows.network.tables import ACTION_NAMES, HOST_NAMES, action_id
-from parallel_agents.workflows.network.worlds import NetworkWorlds
+from parallel_agents.workflows.network.scenario import ACTION_NAMES, HOST_NAMES, action_id
 
 __all__ = ["ACTION_NAMES", "HOST_NAMES", "RED_AGENTS", "VERSIONS", "NetworkWorlds", "Quirks", "action_id"]

@@ -1,52 +1,48 @@
-"""Blue's turn: the first to act, on the true state."""
+"""Blue's part of a turn. Blue acts first, on the true state."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from parallel_agents.compiled import njit
-from parallel_agents.workflows.network import tables as t
-from parallel_agents.workflows.network.state import FAILED, UNTOLD, WORKED, Record, has
+from parallel_agents.core.compiled import njit
+from parallel_agents.workflows.network import scenario as sc
+from parallel_agents.workflows.network.state import FAILED, NO_HOST, SUCCEEDED, UNKNOWN, Record, has
 
-__all__ = ["blue_turn", "place_decoy"]
-
-NOBODY = -1
-ANALYSE, REMOVE, FIRST_DECOY, RESTORE = 0, 1, 2, len(t.BLOCKS) - 1
-FIRST_RESTORE = t.FIRST_HOST_ACTION + RESTORE * t.N_HOSTS
-
-_N_HOSTS, _FIRST = t.N_HOSTS, t.FIRST_HOST_ACTION
-_SLEEP, _USER0, _OP_SERVER = t.SLEEP, t.USER0, t.OP_SERVER
-_WINDOWS = sum(1 << h for h, host in enumerate(t.HOSTS) if host.windows)
-_NEEDS_FREE = np.array([t.port_mask(decoy.needs_free) for decoy in t.DECOYS], np.int16)
-_EVERY = (1 << t.N_HOSTS) - 1
-_FITS = np.array(
-    [_EVERY if d.windows is None else _WINDOWS if d.windows else _EVERY & ~_WINDOWS for d in t.DECOYS], np.int16
+_ALL_HOSTS = (1 << sc.N_HOSTS) - 1
+_WINDOWS = sum(1 << h for h, host in enumerate(sc.HOSTS) if host.windows)
+_DECOY_HOSTS = np.array(
+    [_ALL_HOSTS if d.windows is None else _WINDOWS if d.windows else _ALL_HOSTS & ~_WINDOWS for d in sc.DECOYS],
+    np.int16,
 )
+_NEEDS_FREE = np.array([sc.port_mask(decoy.needs_free) for decoy in sc.DECOYS], np.int16)
 
 
 @njit(cache=True)  # type: ignore[untyped-decorator]
-def blue_turn(s: Record, rules: Record, action: int) -> tuple[int, int]:
-    """Carry out blue's action; give the host that got a decoy and the host found infected (or NOBODY)."""
-    s.blue_success = WORKED
-    if action < _FIRST:
-        if action == _SLEEP:
-            s.blue_success = UNTOLD
-        return NOBODY, NOBODY
-    block, h = divmod(action - _FIRST, _N_HOSTS)
-    if block == ANALYSE:
-        return NOBODY, h if has(s.malware, h) else NOBODY
-    if block == REMOVE:
+def apply_blue_action(s: Record, rules: Record, action: int) -> tuple[int, int]:
+    """Carry out blue's action. Return the host that got a decoy and the host where Analyse found malware (or NO_HOST).
+
+    Both are needed later in the turn, to write blue's observation.
+    """
+    s.blue_success = SUCCEEDED
+    if action < sc.FIRST_HOST_ACTION:
+        if action == sc.SLEEP:
+            s.blue_success = UNKNOWN
+        return NO_HOST, NO_HOST
+    block, h = divmod(action - sc.FIRST_HOST_ACTION, sc.N_HOSTS)
+    if block == sc.ANALYSE:
+        return NO_HOST, h if has(s.malware, h) else NO_HOST
+    if block == sc.REMOVE:
         _remove(s, rules, h)
-    elif block == RESTORE:
+    elif block == sc.RESTORE:
         _restore(s, rules, h)
-    elif place_decoy(s, rules, h, block - FIRST_DECOY):
-        return h, NOBODY
-    return NOBODY, NOBODY
+    elif place_decoy(s, rules, h, block - sc.FIRST_DECOY):
+        return h, NO_HOST
+    return NO_HOST, NO_HOST
 
 
 @njit(cache=True)  # type: ignore[untyped-decorator]
 def _remove(s: Record, rules: Record, h: int) -> None:
-    """End the sessions that blue can see; the malware stays, and blue no longer knows where it stands."""
+    """End the removable session on a host. Malware stays; a remembered compromise becomes Unknown."""
     bit = 1 << h
     if not has(s.removable, h) and not rules.remove_always_succeeds:
         s.blue_success = FAILED
@@ -58,18 +54,18 @@ def _remove(s: Record, rules: Record, h: int) -> None:
 
 @njit(cache=True)  # type: ignore[untyped-decorator]
 def _restore(s: Record, rules: Record, h: int) -> None:
-    """Put the host back as it was installed; only red's foothold on User0 survives."""
+    """Reinstall a host. Only red's privileged session on User0 survives."""
     keep = ~(1 << h)
-    if h != _USER0:
+    if h != sc.USER0:
         s.privileged &= keep
     s.removable &= keep
-    s.stubborn &= keep
+    s.unremovable &= keep
     s.malware &= keep
     s.memory_first &= keep
     s.memory_second &= keep
     s.decoys[h] = 0
     s.restored |= 1 << h
-    if h == _OP_SERVER:
+    if h == sc.OP_SERVER:
         s.ot_running = 1
         if rules.service_unkillable_after_restore:
             s.ot_killable = 0
@@ -77,9 +73,9 @@ def _restore(s: Record, rules: Record, h: int) -> None:
 
 @njit(cache=True)  # type: ignore[untyped-decorator]
 def place_decoy(s: Record, rules: Record, h: int, decoy: int) -> bool:
-    """Open a false service where the system fits and the port is free."""
+    """Open a decoy on a host and return True, if the operating system fits and the port is free."""
     used = rules.services[h] | s.decoys[h]
-    if has(_FITS[decoy], h) and not used & _NEEDS_FREE[decoy]:
+    if has(_DECOY_HOSTS[decoy], h) and not used & _NEEDS_FREE[decoy]:
         s.decoys[h] |= rules.decoy_opens[decoy]
         return True
     s.blue_success = FAILED

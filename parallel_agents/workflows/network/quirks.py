@@ -1,8 +1,8 @@
-"""The known oddities of the reference simulator, each a switch, and its versions as presets of them.
+"""Versions of the reference simulator: every known oddity is a switch, every version a preset of switches.
 
-The plain rules are what the scenario evidently means; a quirk is where the simulator does something else.
-All recorded scores were made with quirks on, so `head` is the default and `debugged`, the variant with the
-documented faults repaired, is there to see what a defender owes to them.
+Without quirks the rules are what the scenario evidently intends. All published scores were made with quirks, so
+`head`, the simulator's last revision, is the default. `debugged` has the documented faults repaired, to show how much
+a defender owes to them.
 
 >>> VERSIONS["head"].scans_accumulate, VERSIONS["leaderboard"].scans_accumulate
 (False, True)
@@ -15,34 +15,32 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from parallel_agents.errors import ConfigError
-from parallel_agents.workflows.network import tables as t
-
-__all__ = ["VERSIONS", "Quirks", "compile_rules", "quirks_of"]
+from parallel_agents.core.errors import ConfigError
+from parallel_agents.workflows.network import scenario as sc
 
 
 @dataclass(frozen=True)
 class Quirks:
-    """One switch per oddity; the defaults are those of the simulator's last revision."""
+    """One switch per oddity. The defaults are those of `head`."""
 
     service_unkillable_after_restore: bool = True
-    """Restoring Op_Server0 protects its service for the rest of the episode: Impact succeeds without effect."""
+    """After a Restore of Op_Server0, Impact still succeeds but no longer stops the service in this episode."""
     vsftpd_opens_80: bool = True
-    """The Vsftpd decoy asks for port 21 and opens 80, so it can be placed again and again."""
+    """The Vsftpd decoy requires port 21 to be free but opens port 80, so it can be placed repeatedly."""
     eternalblue_fails_on_enterprise: bool = True
-    """EternalBlue never works on Enterprise1 and Enterprise2, which offer it."""
+    """EternalBlue always fails on Enterprise1 and Enterprise2, although their port 139 is open."""
     mysql_on_3389: bool = True
-    """User3's database listens on 3389: it lures BlueKeep, which fails, and hides from SQLInjection."""
+    """User3's database listens on port 3389: BlueKeep is tried there and fails, SQLInjection is never tried."""
     remove_always_succeeds: bool = True
-    """Remove reports success even where there was nothing to remove."""
+    """Remove reports success even if there was nothing to remove."""
     user_sessions_are_free: bool = True
     """Only privileged red sessions cost points."""
     scan_hides_exploit: bool = True
-    """Three ports touched in a turn read as a scan, even with a reverse shell among them."""
+    """Events on three or more ports in a turn are shown as a scan, even if a reverse shell is among them."""
     scans_accumulate: bool = False
-    """Red never forgets a port it has seen, though it has since been closed."""
+    """Red keeps every port that it has ever seen open, even if it has been closed since."""
     haraka_breaks_on_restore: bool = False
-    """After a Restore of User3 or User4, HarakaRCE there fails for good."""
+    """After a Restore of User3 or User4, HarakaRCE always fails there."""
 
 
 VERSIONS = {
@@ -58,51 +56,44 @@ VERSIONS = {
     ),
 }
 
-# What the kernels read: the tables as these quirks leave them, and the quirks that are behaviour.
+_SWITCHES = (
+    "service_unkillable_after_restore", "remove_always_succeeds", "user_sessions_are_free", "scan_hides_exploit",
+    "scans_accumulate", "haraka_breaks_on_restore",
+)  # fmt: skip
+# The rules as the kernels read them: the scenario's data changed by the quirks, and the switches that are behaviour.
 RULES = np.dtype(
     [
-        ("services", np.int16, (t.N_HOSTS,)),
-        ("outcomes", np.int8, (t.N_HOSTS, len(t.EXPLOITS))),
-        ("decoy_opens", np.int16, (len(t.DECOYS),)),
-        ("service_unkillable_after_restore", np.bool_),
-        ("remove_always_succeeds", np.bool_),
-        ("user_sessions_are_free", np.bool_),
-        ("scan_hides_exploit", np.bool_),
-        ("scans_accumulate", np.bool_),
-        ("haraka_breaks_on_restore", np.bool_),
+        ("services", np.int64, (sc.N_HOSTS,)),
+        ("outcomes", np.int8, (sc.N_HOSTS, len(sc.EXPLOITS))),
+        ("decoy_opens", np.int16, (len(sc.DECOYS),)),
+        *((name, np.bool_) for name in _SWITCHES),
     ]
 )
 
 
-def quirks_of(version: str) -> Quirks:
-    """The preset of a named version of the simulator."""
+def version_quirks(version: str) -> Quirks:
+    """Return the quirks of a version of the simulator."""
     if version not in VERSIONS:
         raise ConfigError(f"version {version!r} is unknown: choose one of {', '.join(VERSIONS)}")
     return VERSIONS[version]
 
 
 def compile_rules(quirks: Quirks) -> NDArray[np.void]:
-    """One record, shape (1,), that the kernels read."""
+    """Return the rules under these quirks as one record for the kernels, shape (1,)."""
     rules = np.zeros(1, RULES)
     record = rules[0]
-    for name in RULES.names[3:]:  # type: ignore[index]
+    for name in _SWITCHES:
         record[name] = getattr(quirks, name)
-    for h, host in enumerate(t.HOSTS):
-        record["services"][h] = t.port_mask(*host.ports)
-        for x, exploit in enumerate(t.EXPLOITS):
-            record["outcomes"][h, x] = host.exploits.get(exploit.name, t.ABSENT)
-    record["decoy_opens"] = [t.port_mask(decoy.opens) for decoy in t.DECOYS]
-    _bend(record, quirks)
-    return rules
-
-
-def _bend(record: np.void, quirks: Quirks) -> None:
-    """Apply the quirks that are data."""
-    exploit = t.EXPLOIT_NAMES.index
+    for h, host in enumerate(sc.HOSTS):
+        record["services"][h] = sc.port_mask(*host.ports)
+        record["outcomes"][h] = [host.exploits.get(name, sc.ABSENT) for name in sc.EXPLOIT_NAMES]
+    record["decoy_opens"] = [sc.port_mask(decoy.opens) for decoy in sc.DECOYS]
+    exploit = sc.EXPLOIT_NAMES.index
     if quirks.vsftpd_opens_80:
-        record["decoy_opens"][-1] = t.port_mask(80)
+        record["decoy_opens"][-1] = sc.port_mask(80)
     if quirks.eternalblue_fails_on_enterprise:
-        record["outcomes"][[t.ENTERPRISE1, t.ENTERPRISE2], exploit("EternalBlue")] = t.ABSENT
+        record["outcomes"][[sc.ENTERPRISE1, sc.ENTERPRISE2], exploit("EternalBlue")] = sc.ABSENT
     if quirks.mysql_on_3389:
-        record["services"][t.USER3] = t.port_mask(80, 3389, 443, 25)
-        record["outcomes"][t.USER3, exploit("SQLInjection")] = t.ABSENT
+        record["services"][sc.USER3] = sc.port_mask(80, 3389, 443, 25)
+        record["outcomes"][sc.USER3, exploit("SQLInjection")] = sc.ABSENT
+    return rules

@@ -1,7 +1,7 @@
-"""What is true in a world, what blue remembers of it, and what red believes: one record a world.
+"""The state of a world as one record: the true network, what blue remembers, and what red knows.
 
-A field of hosts is a 13-bit mask, in signed integers because numba turns a mixture of signs into floats. Records
-lie side by side in one array: a batch is an array of worlds, a copy of a world is a copy of its record.
+A field that is a set of hosts is a 13-bit mask, in signed integers because numba turns mixed signs into floats. A batch
+of worlds is an array of records; copying a record copies a world.
 """
 
 from __future__ import annotations
@@ -11,46 +11,46 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from parallel_agents.compiled import njit
-from parallel_agents.workflows.network import tables as t
+from parallel_agents.core.compiled import njit
+from parallel_agents.workflows.network.scenario import N_HOSTS, SUBNETS, USER0
 
-__all__ = ["STATE", "Record", "fill_access", "fresh"]
+Record = Any  # one record of a structured array, as the compiled kernels see it; it has no static type
 
-Record = Any  # one record as the compiled kernels see it; it has no static type
-
-# Whether an action worked.
-FAILED, WORKED, UNTOLD = 0, 1, 2
+# Result of an action.
+FAILED, SUCCEEDED, UNKNOWN = 0, 1, 2
+NO_HOST, NO_EXPLOIT = -1, -1
 
 STATE = np.dtype(
     [
-        # Red's sessions: privileged, user-level that Remove ends, user-level that it does not.
+        # Red's sessions: privileged, user-level that Remove ends, user-level that Remove does not end.
         ("privileged", np.int16),
         ("removable", np.int16),
-        ("stubborn", np.int16),
-        # The rest of the truth.
+        ("unremovable", np.int16),
+        # The rest of the true network.
         ("malware", np.int16),
         ("restored", np.int16),
-        ("decoys", np.int16, (t.N_HOSTS,)),  # ports that decoys hold open
+        ("decoys", np.int16, (N_HOSTS,)),  # ports that decoys hold open
         ("ot_running", np.int8),
         ("ot_killable", np.int8),
-        # What blue sees: this turn's activity (None 00, Scan 10, Exploit 11), and what it
-        # remembers of each host (No 00, Unknown 10, User 01, Privileged 11).
+        # Blue's observation, two bits each: activity of this turn (None 00, Scan 10, Exploit 11) and remembered
+        # compromise (No 00, Unknown 10, User 01, Privileged 11).
         ("active", np.int16),
         ("attacked", np.int16),
         ("memory_first", np.int16),
         ("memory_second", np.int16),
         ("blue_success", np.int8),
-        # What red did last, and what every red agent knows.
+        # Red's last action, and the knowledge that all red agents have.
+        ("red_agent", np.int8),
         ("red_kind", np.int8),
         ("red_target", np.int8),
         ("red_success", np.int8),
-        ("red_exploit", np.int8),
-        ("known_ports", np.int16, (t.N_HOSTS,)),
+        ("known_ports", np.int16, (N_HOSTS,)),
         ("ot_known", np.int8),
-        # B_line: where it stands on its line, which user it entered by, whether it ever aimed at the server.
+        # B_line: its stage, the user host it entered by, whether it has attacked Op_Server0, whether its last port
+        # scan reached the host.
         ("stage", np.int8),
         ("entry", np.int8),
-        ("aimed", np.int8),
+        ("server_attacked", np.int8),
         ("scan_answered", np.int8),
         # Meander: its lists.
         ("subnets_known", np.int8),
@@ -65,27 +65,28 @@ STATE = np.dtype(
 )
 
 
-def fresh() -> NDArray[np.void]:
-    """The state of a world before its first turn, shape (1,)."""
-    start = np.zeros(1, STATE)
-    start["privileged"] = start["addresses_known"] = start["names_known"] = 1 << t.USER0
-    start["ot_running"] = start["ot_killable"] = 1
-    start["subnets_known"] = 1 << t.SUBNETS.index("User")
-    start["stage"] = start["entry"] = start["red_exploit"] = -1
-    start["red_success"] = WORKED  # so that B_line steps on to stage 0
-    start["blue_success"] = UNTOLD
-    return start
+def initial_state(red_agents: NDArray[np.int8]) -> NDArray[np.void]:
+    """Return worlds before their first turn, one for each entry of `red_agents` (W,)."""
+    state = np.zeros(len(red_agents), STATE)
+    state["privileged"] = state["addresses_known"] = state["names_known"] = 1 << USER0
+    state["ot_running"] = state["ot_killable"] = 1
+    state["subnets_known"] = 1 << SUBNETS.index("User")
+    state["red_agent"] = red_agents
+    state["stage"] = state["entry"] = -1
+    state["red_success"] = SUCCEEDED  # B_line advances to stage 0 after a success
+    state["blue_success"] = UNKNOWN
+    return state
 
 
 @njit(cache=True, inline="always")  # type: ignore[untyped-decorator]
 def has(mask: int, i: int) -> bool:
-    """Whether bit i is set."""
+    """Return whether bit i is set."""
     return (mask >> i) & 1 == 1
 
 
 @njit(cache=True)  # type: ignore[untyped-decorator]
 def count(mask: int) -> int:
-    """How many bits are set."""
+    """Return the number of bits that are set."""
     n = 0
     while mask:
         mask &= mask - 1
@@ -95,7 +96,7 @@ def count(mask: int) -> int:
 
 @njit(cache=True)  # type: ignore[untyped-decorator]
 def pick(mask: int, u: float) -> int:
-    """One of the set bits, uniformly, by a number u in [0, 1)."""
+    """Return one of the set bits, chosen uniformly by a number u in [0, 1)."""
     skip = int(u * count(mask))
     for _ in range(skip):
         mask &= mask - 1
@@ -107,14 +108,14 @@ def pick(mask: int, u: float) -> int:
 
 @njit(cache=True, inline="always")  # type: ignore[untyped-decorator]
 def sessions(s: Record) -> int:
-    """The hosts where red has a session of any kind."""
-    held: int = s.privileged | s.removable | s.stubborn
-    return held
+    """Return the hosts where red has a session of any kind."""
+    hosts: int = s.privileged | s.removable | s.unremovable
+    return hosts
 
 
 @njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
-def fill_access(state: NDArray[np.void], out: NDArray[np.uint8]) -> None:
-    """Red's access per world and host, into (W, 13): 0 none, 1 user, 2 privileged."""
+def write_access(state: NDArray[np.void], out: NDArray[np.uint8]) -> None:
+    """Write red's access per world and host into `out` (W, 13): 0 none, 1 user, 2 privileged."""
     for w in range(state.shape[0]):
         s = state[w]
         held = sessions(s)

@@ -1,4 +1,4 @@
-"""Discovery on samples whose truth is known, and on the same data changed in known ways."""
+"""Discovery on samples whose truth is known, and on the same samples changed in known ways."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 from parallel_agents.market.discovery import CRISIS, Patterns, discover
 from parallel_agents.market.sample import HiddenMarket, draw_sample
-from parallel_agents.market.worlds import create_world_variants
+from parallel_agents.market.world_variants import create_world_variants
 from tests.market.coverage import family, hits, rejected
 
 
@@ -19,7 +19,7 @@ def tables(sample, **other):
     return {"events": sample.events, "ads": sample.ads, "auction_insights": sample.insights} | other
 
 
-def test_crisis_parents_are_found_as_a_class(patterns, sample):
+def test_crisis_parents_are_discovered_with_their_share(patterns, sample):
     crisis = patterns.segment(CRISIS)
     assert crisis.share.low <= sample.market.share[0] <= crisis.share.high
     assert crisis.share.high < 0.15
@@ -28,8 +28,8 @@ def test_crisis_parents_are_found_as_a_class(patterns, sample):
     assert patterns.segments[0] is crisis  # most valuable per user first
 
 
-def test_no_crisis_parents_are_found_where_there_are_none():
-    """The same users without the value: a class of urgent readers, but no crisis parents."""
+def test_no_crisis_parents_are_discovered_where_there_are_none():
+    """Urgent readers who bring no more value than others are a class, but no crisis parents."""
     plain = HiddenMarket()
     plain = replace(plain, conversion=np.full(4, 0.06), value=np.full(4, 60.0), delay_hours=np.full(4, 20.0))
     found = discover({"events": draw_sample(plain, users=2_000, days=42, seed=4).events})
@@ -38,13 +38,13 @@ def test_no_crisis_parents_are_found_where_there_are_none():
     assert "urgent_reader" in {s.name for s in found.segments}
 
 
-def test_the_five_landscapes_are_found_as_clusters_of_weeks(patterns, sample):
+def test_the_five_landscapes_are_recovered_as_clusters_of_weeks(patterns, sample):
     truth = [int(sample.reports.landscape[7 * q]) for q in range(len(patterns.periods))]
     found = [p.landscape for p in patterns.periods]
     assert len(set(zip(truth, found, strict=True))) == len(set(truth)) == len(set(found)) == 5
 
 
-def test_rivals_are_found_as_they_bid(patterns, sample):
+def test_the_bidding_of_rivals_is_recovered(patterns, sample):
     hidden, found = sample.market.rivals, patterns.competition
     for q, period in enumerate(patterns.periods):
         ground, true = found.landscapes[period.landscape], int(sample.reports.landscape[7 * q])
@@ -60,7 +60,7 @@ def test_rivals_are_found_as_they_bid(patterns, sample):
     assert found.competitors["carelink"].shade.high < -0.2
 
 
-def test_campaigns_creatives_and_prices_are_found(patterns, sample):
+def test_campaigns_creatives_and_prices_are_recovered(patterns, sample):
     ads, found = sample.market.campaigns, patterns.competition
     for name, mechanism, slots in zip(ads.names, ads.mechanisms, ads.slots, strict=True):
         if mechanism:
@@ -72,7 +72,7 @@ def test_campaigns_creatives_and_prices_are_found(patterns, sample):
     assert [round(e.value, 1) for e in found.position] == [round(x, 1) for x in ads.position]
 
 
-def test_periods_deviate_as_the_weeks_did(patterns, sample):
+def test_deviations_of_periods_correlate_with_the_hidden_weekly_effects(patterns, sample):
     calendar = sample.journeys.calendar
     for axis, truth in (
         ("conversion", np.log(calendar.conversion)),
@@ -83,7 +83,7 @@ def test_periods_deviate_as_the_weeks_did(patterns, sample):
         assert np.corrcoef(found, truth)[0, 1] > 0.7, axis
 
 
-def test_without_reports_the_result_says_what_it_cannot_know(sample):
+def test_without_reports_the_patterns_note_what_is_not_identified(sample):
     alone = discover({"events": sample.events})
     assert alone.competition is None
     assert any("give an ads table" in n for n in alone.not_identified)
@@ -95,7 +95,7 @@ def test_without_reports_the_result_says_what_it_cannot_know(sample):
 
 
 def with_values(sample, factor: float):
-    """The same export with all prices in another currency."""
+    """Return the events with all values in another currency."""
     events = sample.events
     money = events.column("event_value_in_usd").combine_chunks()
     scaled = pa.compute.multiply(money, factor)
@@ -125,7 +125,7 @@ def test_another_currency_shifts_values_and_bids_and_nothing_else(sample, patter
     np.testing.assert_allclose(other.market_state.usual_bid, 4.0 * one.market_state.usual_bid, rtol=1e-3)
 
 
-def test_a_later_clock_turns_the_hours(sample, patterns):
+def test_a_utc_offset_shifts_the_hour_factors(sample, patterns):
     """Six hours later, every hour's factor moves six hours on; the days at the ends of the export differ a little."""
     found = discover({"events": sample.events}, utc_offset_hours=6.0)
     before = np.array([e.value for e in patterns.hours])
@@ -134,7 +134,7 @@ def test_a_later_clock_turns_the_hours(sample, patterns):
     assert np.abs(before - after).max() > 0.5
 
 
-def test_more_crisis_users_in_the_data_are_more_in_the_worlds(sample):
+def test_a_larger_crisis_share_in_the_data_gives_a_larger_one_in_the_worlds(sample):
     market = sample.market
     richer = replace(
         market, share=np.array([0.2, 0.2, 0.25, 0.35]), value_share=0.5, value=np.array([np.nan, *market.value[1:]])
@@ -146,7 +146,7 @@ def test_more_crisis_users_in_the_data_are_more_in_the_worlds(sample):
 
 
 @pytest.mark.slow
-def test_twice_the_delay_in_the_data_is_twice_the_delay_in_the_worlds():
+def test_doubled_delays_in_the_data_are_discovered_as_doubled():
     market = HiddenMarket()
     found = {}
     for factor in (1.0, 2.0):
@@ -157,8 +157,8 @@ def test_twice_the_delay_in_the_data_is_twice_the_delay_in_the_worlds():
         assert 1.5 < ratio < 2.6, segment.name
 
 
-def test_delays_are_found_though_new_clicks_and_the_end_cut_them_short():
-    """Users who click again within days, a window of six weeks: the delays that are seen are a quarter too short."""
+def test_delays_are_recovered_although_new_clicks_and_the_end_censor_them():
+    """With frequent clicks and a window of six weeks, the delays that are seen are a quarter too short on average."""
     base = HiddenMarket()
     busy = replace(base, visits=2.0 * base.visits, week_delay=0.0, value=np.full(4, 60.0))
     sample = draw_sample(busy, users=9_000, days=42, seed=3)
@@ -173,7 +173,7 @@ def test_delays_are_found_though_new_clicks_and_the_end_cut_them_short():
     assert abs(np.mean(off)) < 1.9  # the mean of three z-values
 
 
-def test_what_worlds_say_is_found_again_in_an_export_of_theirs(patterns):
+def test_discovery_recovers_the_parameters_of_a_world_from_an_export_of_it(patterns):
     """Data → patterns → world → simulated export → patterns: the world's own numbers lie within the new intervals."""
     world = create_world_variants(patterns, 1, {"normal_market": 1.0}, seed=2)[0]
     c, base = world.conversion_dynamics, HiddenMarket()
@@ -214,7 +214,7 @@ def test_what_worlds_say_is_found_again_in_an_export_of_theirs(patterns):
 
 
 def test_intervals_cover_in_a_handful_of_exports():
-    """A quick form of the test below: 90 % intervals over 4 exports, pooled; half as wide they cover far less."""
+    """Check 90 % intervals over 4 exports, pooled, as a quick form of the next test; half as wide they cover far less."""
     found = [pair for pairs in hits(range(4), users=1_500, days=56).values() for pair in pairs]
     whole, half = np.mean(found, axis=0)
     assert len(found) > 300
@@ -228,7 +228,7 @@ def test_intervals_cover_in_a_handful_of_exports():
 def test_intervals_cover_over_two_hundred_exports(days):
     """A binomial test per parameter, Holm-corrected, rejects none at 90 %; every family is rejected at half width.
 
-    In 35 days a good part of the slow purchases is not seen: censoring matters.
+    In 35 days many of the slow purchases are not seen, so censoring matters.
     """
     found = hits(range(200), users=3_000, days=days)
     whole = {a: (sum(p[0] for p in pairs), len(pairs)) for a, pairs in found.items()}

@@ -1,4 +1,4 @@
-"""Exports made to do harm: whatever their tables, columns, views and files are called, they are read as data or refused."""
+"""Hostile exports: names of tables, columns, views and files are treated as data, or the export is refused."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import pyarrow as pa
 import pyarrow.parquet
 import pytest
 
-from parallel_agents.errors import ConfigError
-from parallel_agents.market.discovery.reader import Export, open_export
+from parallel_agents.core.errors import ConfigError
+from parallel_agents.market.discovery.export_reader import Export, open_export
 
 SECRET = "do-not-read"
 
@@ -23,7 +23,7 @@ def events(users: list[str]) -> pa.Table:
 
 @pytest.fixture
 def room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The folder of an export, with a file beside it that nobody may read and nothing else around."""
+    """Return the folder of an export; beside it is only a file that must not be read."""
     folder = tmp_path / "export"
     folder.mkdir()
     (tmp_path / "secret.csv").write_text(f"event_timestamp,event_name,user_pseudo_id\n1,page_view,{SECRET}\n")
@@ -50,7 +50,7 @@ def users(export: Export) -> list[str]:
 
 
 def untouched(room: Path) -> bool:
-    """Nothing was written outside the export."""
+    """Return whether nothing was written outside of the export."""
     return sorted(os.listdir(room.parent)) == ["export", "secret.csv"]
 
 
@@ -76,7 +76,7 @@ def test_a_table_whose_name_is_a_statement_is_read_as_the_table_it_is(room, name
 
 
 @pytest.mark.parametrize("name", [name.removeprefix("events_") for name in HOSTILE])
-def test_columns_whose_names_are_statements_change_nothing(room, name):
+def test_columns_whose_names_are_statements_are_read_as_columns(room, name):
     made = [
         f'CREATE TABLE events AS SELECT *, 1 AS {quoted(name)}, 2 AS "event_params\'" FROM rows_own',
         f"CREATE TABLE ads AS SELECT DATE '2024-01-01' AS date, 'c' AS campaign, 's' AS channel, 'a' AS creative, "
@@ -97,8 +97,8 @@ def test_columns_whose_names_are_statements_change_nothing(room, name):
         "SELECT * FROM sniff_csv('secret.csv')",
     ],
 )
-def test_views_are_not_read_whatever_they_call(room, view):
-    """Made where external access is allowed, as whoever hands over the file can."""
+def test_views_are_not_read(room, view):
+    """The database is made with external access allowed, as a sender of the file can do."""
     path = room / "export.duckdb"
     with duckdb.connect(str(path)) as connection:
         connection.execute("CREATE TABLE other AS SELECT 1 AS a")
@@ -108,8 +108,8 @@ def test_views_are_not_read_whatever_they_call(room, view):
     assert untouched(room)
 
 
-def test_a_table_is_read_though_its_database_shadows_functions_and_schemas(room):
-    """Macros of the file are not in scope, and a schema called like our attachment does not stand in its way."""
+def test_macros_and_schemas_of_a_database_do_not_replace_ours(room):
+    """Macros of the file are not in scope, and a schema with the name of our attachment is not mistaken for it."""
     made = (
         "CREATE TABLE events AS SELECT * FROM rows_own",
         "CREATE MACRO coalesce_(a, b) AS 'taken'",
@@ -122,8 +122,8 @@ def test_a_table_is_read_though_its_database_shadows_functions_and_schemas(room)
 
 
 @pytest.mark.parametrize("form", ["database", "files", "memory"])
-def test_an_open_export_reaches_nothing_else(room, form):
-    """What is left of a statement that slipped through: it can neither read, write, load nor change that."""
+def test_the_connection_of_an_export_can_read_and_write_nothing_else(room, form):
+    """A statement that got through could neither read, write or load anything, nor lift these limits."""
     if form == "database":
         source = database(room, "CREATE TABLE events AS SELECT * FROM rows_own", own=events(["ann"]))
     elif form == "files":
@@ -170,8 +170,8 @@ def test_a_file_of_another_database_is_refused_without_fetching_an_extension(roo
 
 
 @pytest.mark.parametrize("name", ["events_2*.parquet", "events_2?.parquet", "events_2[01].parquet"])
-def test_a_file_name_is_no_pattern(room, name):
-    """DuckDB would read `events_20.parquet` twice, or a file that is not the one named."""
+def test_a_file_name_that_duckdb_would_expand_is_refused(room, name):
+    """DuckDB would read `events_20.parquet` twice, or a file other than the named one."""
     pyarrow.parquet.write_table(events(["ann"]), room / "events_20.parquet")
     pyarrow.parquet.write_table(events(["bob"]), room / name)
     with pytest.raises(ConfigError, match="would be read as a pattern; rename"):
@@ -180,7 +180,7 @@ def test_a_file_name_is_no_pattern(room, name):
         open_export(room / name)
 
 
-def test_quotes_and_keys_in_paths_are_part_of_the_name(room):
+def test_quotes_and_partition_keys_in_a_path_are_part_of_the_path(room):
     folder = room / "it's 'x'); --" / "event_name=purchase"
     folder.mkdir(parents=True)
     pyarrow.parquet.write_table(events(["ann"]), folder / "events_20240101.parquet")

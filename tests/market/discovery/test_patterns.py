@@ -1,4 +1,4 @@
-"""Patterns go to JSON and back unchanged; anything else is refused with its place."""
+"""Patterns are unchanged by JSON; wrong files raise an error that names the place."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import json
 
 import pytest
 
-from parallel_agents.errors import ConfigError
+from parallel_agents.core.errors import ConfigError
 from parallel_agents.market.discovery import Patterns
 
 
-def test_patterns_survive_a_round_trip(patterns, tmp_path):
+def test_patterns_read_back_from_json_are_equal(patterns, tmp_path):
     assert Patterns.from_json(patterns.to_json()) == patterns
     patterns.save(tmp_path / "patterns.json")
     assert Patterns.load(tmp_path / "patterns.json") == patterns
@@ -38,12 +38,12 @@ def broken(patterns, change) -> str:
         (lambda d: d.update(format=2), "not of format 1"),
         (lambda d: d.pop("hours"), r"patterns must hold exactly .*hours"),
         (lambda d: d.update(more=1), "must hold exactly"),
-        (lambda d: d["hours"].pop(), "hours has 23 entries, 24 are due"),
-        (lambda d: d["hours"][3].update(value="high"), r"patterns\.hours\[3\]\.value is 'high': a number is due"),
-        (lambda d: d["hours"][3].update(value=True), "a number is due"),
+        (lambda d: d["hours"].pop(), "hours has 23 entries, expected 24"),
+        (lambda d: d["hours"][3].update(value="high"), r"patterns\.hours\[3\]\.value is 'high': expected a number"),
+        (lambda d: d["hours"][3].update(value=True), "expected a number"),
         (lambda d: d["hours"][3].update(value=float("nan")), "is not finite"),
-        (lambda d: d["hours"][3].update(scale="cubic"), r"one of \['linear', 'log', 'logit'\] is due"),
-        (lambda d: d.update(users=1.5), "int is due"),
+        (lambda d: d["hours"][3].update(scale="cubic"), r"expected one of \['linear', 'log', 'logit'\]"),
+        (lambda d: d.update(users=1.5), "expected int"),
         (lambda d: d.update(segments=[]), "there is no segment"),
         (lambda d: d.update(segments={}), r"patterns\.segments must be a list"),
         (lambda d: d.update(months=[]), r"patterns\.months must be an object"),
@@ -51,7 +51,7 @@ def broken(patterns, change) -> str:
         (lambda d: d["competition"]["competitors"]["novus"]["pacing"].pop(), "novus has 2 gains"),
     ],
 )
-def test_changed_files_are_refused_with_their_place(patterns, change, text):
+def test_a_wrong_value_raises_an_error_that_names_its_place(patterns, change, text):
     with pytest.raises(ConfigError, match=text):
         Patterns.from_json(broken(patterns, change))
 

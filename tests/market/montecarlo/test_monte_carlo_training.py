@@ -1,4 +1,4 @@
-"""Simulate, remember, draw, update: any agent with the door, and a training that can be stopped and resumed."""
+"""Training of any agent with `update_policy` on simulated episodes, and its checkpoints."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ import asyncio
 import numpy as np
 import pytest
 
-from parallel_agents.errors import CheckpointError, ConfigError, ContractError
-from parallel_agents.market.importance import PolicyDoor
+from parallel_agents.algorithms import DQN
+from parallel_agents.core.errors import CheckpointError, ConfigError, ContractError
 from parallel_agents.market.montecarlo import MonteCarloTrainingConfig, MonteCarloTrainingOrchestrator
-from parallel_agents.models import DQN
+from parallel_agents.market.policy_agents import ExternalUpdateAgent
 
 SMALL = {
     "n_worlds": 8,
@@ -22,8 +22,8 @@ SMALL = {
 }
 
 
-class Counting:
-    """A foreign agent: acts, and counts what it is given to learn from."""
+class Recording:
+    """An agent of another library: it acts and records its batches."""
 
     def __init__(self) -> None:
         self.batches = []
@@ -42,52 +42,65 @@ def orchestrator(patterns, folder=None, **options) -> MonteCarloTrainingOrchestr
     )
 
 
-def test_a_training_batch_has_all_that_an_update_needs(patterns):
+def test_a_training_batch_has_all_columns_and_half_crisis_transitions(patterns):
     trainer = orchestrator(patterns, steps=40, auctions_per_step=200.0, experience_buffer_size=4000, update_rows=200)
-    batch = asyncio.run(trainer.generate_training_batch(Counting()))
+    batch = asyncio.run(trainer.generate_training_batch(Recording()))
     assert set(batch) >= {"states", "actions", "rewards", "next_states", "dones", "weights", "crisis", "world_types"}
     assert len(batch["rewards"]) == 200
     assert batch["crisis"].mean() == pytest.approx(0.5, abs=0.12)
     assert batch["crisis"].mean() > 2 * trainer.simulator.buffer.statistics()["crisis_parent_share"]
 
 
-def test_foreign_agents_learn_through_their_door(patterns):
-    agent = Counting()
-    told = asyncio.run(orchestrator(patterns).train_agent_with_monte_carlo(agent, n_steps=3))
+def test_agents_of_other_libraries_are_updated_and_others_refused(patterns):
+    agent = Recording()
+    summary = asyncio.run(orchestrator(patterns).train_agent_with_monte_carlo(agent, n_steps=3))
     assert len(agent.batches) == 6
-    assert told["steps"] == 3
-    assert told["episodes"] == 24
-    assert told["loss"] < 0.5
+    assert summary["steps"] == 3
+    assert summary["episodes"] == 24
+    assert summary["loss"] < 0.5
     with pytest.raises(ContractError, match=r"object has no update_policy\(batch\)"):
         asyncio.run(orchestrator(patterns).train_agent_with_monte_carlo(object()))
 
 
-def test_stopped_and_resumed_is_as_if_never_stopped(patterns, tmp_path):
-    def agent() -> PolicyDoor:
-        return PolicyDoor(DQN((27,), 24, hidden=(8,)))
+def test_resumed_training_equals_uninterrupted_training(patterns, tmp_path):
+    def agent() -> ExternalUpdateAgent:
+        return ExternalUpdateAgent(DQN((27,), 24, hidden=(8,)))
 
     whole, part, rest = agent(), agent(), agent()
     options = {"adapt_every": 2, "checkpoint_every": 2}
     asyncio.run(orchestrator(patterns, **options).train_agent_with_monte_carlo(whole, 5))
     asyncio.run(orchestrator(patterns, tmp_path, **options).train_agent_with_monte_carlo(part, 3))
     resumed = orchestrator(patterns, tmp_path, **options)
-    told = asyncio.run(resumed.resume(rest, 5))
-    assert told["steps"] == 5
-    assert told["episodes"] == 40
-    assert len(told["adaptations"]) == 2
+    summary = asyncio.run(resumed.resume(rest, 5))
+    assert summary["steps"] == 5
+    assert summary["episodes"] == 40
+    assert len(summary["adaptations"]) == 2
     for name, array in whole.state().items():
         np.testing.assert_array_equal(array, rest.state()[name], err_msg=name)
     with pytest.raises(CheckpointError, match="had another batch_size"):
         asyncio.run(orchestrator(patterns, tmp_path, batch_size=9, **options).resume(agent(), 6))
 
 
+def test_a_metric_that_is_nan_does_not_prevent_checkpoints(patterns, tmp_path):
+    class WithoutLoss(Recording):
+        def update_policy(self, batch):
+            return {"loss": float("nan")}
+
+    asyncio.run(orchestrator(patterns, tmp_path).train_agent_with_monte_carlo(WithoutLoss(), 2))
+    trainer = orchestrator(patterns, tmp_path)
+    summary = asyncio.run(trainer.resume(WithoutLoss(), 2))
+    assert summary["steps"] == 2
+    assert "loss" not in summary
+    assert [line["loss"] for line in trainer.history] == [None, None]
+
+
 def test_importance_sampling_can_be_off_and_the_crisis_share_can_be_given(patterns):
     trainer = orchestrator(patterns, importance_sampling_ratio=0.0)
-    batch = asyncio.run(trainer.generate_training_batch(Counting()))
+    batch = asyncio.run(trainer.generate_training_batch(Recording()))
     np.testing.assert_array_equal(batch["weights"], np.ones(16))
     options = {"steps": 40, "auctions_per_step": 200.0, "experience_buffer_size": 4000, "update_rows": 300}
-    given = orchestrator(patterns, crisis_parent_frequency=0.2, crisis_parent_value_multiplier=5.0, **options)
-    batch = asyncio.run(given.generate_training_batch(Counting()))
+    trainer = orchestrator(patterns, crisis_parent_frequency=0.2, crisis_parent_value_multiplier=5.0, **options)
+    batch = asyncio.run(trainer.generate_training_batch(Recording()))
     assert np.average(batch["crisis"], weights=batch["weights"]) == pytest.approx(0.2, abs=0.05)
 
 
@@ -101,7 +114,7 @@ def test_importance_sampling_can_be_off_and_the_crisis_share_can_be_given(patter
         ({"adapt_every": -1}, "adapt_every is -1"),
     ],
 )
-def test_bad_options_are_refused(options, text):
+def test_invalid_options_are_refused(options, text):
     with pytest.raises(ConfigError, match=text):
         MonteCarloTrainingConfig(**options)
     assert MonteCarloTrainingConfig.from_dict({}).n_worlds == 100

@@ -1,4 +1,4 @@
-"""One agent in many worlds at once: in flight together, alike however they are grouped, failures named and counted."""
+"""One agent in many worlds at once: results do not depend on the grouping, failures are reported by world."""
 
 from __future__ import annotations
 
@@ -9,22 +9,21 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from parallel_agents.errors import ConfigError, ContractError, WorldError
-from parallel_agents.market.importance import PolicyDoor
+from parallel_agents.algorithms import DQN
+from parallel_agents.core.errors import ConfigError, ContractError, WorldError
 from parallel_agents.market.montecarlo import EpisodeSetting, MonteCarloSimulator, ParallelWorldSimulator
-from parallel_agents.models import DQN
+from parallel_agents.market.policy_agents import ExternalUpdateAgent
 
 SHORT = EpisodeSetting(steps=6, auctions_per_step=20.0, threads=1)
 
 
 class Fixed:
-    """Always the same action; remembers what it was shown."""
+    """An agent that always chooses the same action."""
 
     def __init__(self, action: int = 9) -> None:
-        self.action, self.seen = action, []
+        self.action = action
 
     def act(self, state):
-        self.seen.append(state)
         return self.action
 
 
@@ -43,34 +42,34 @@ def same(one, other) -> bool:
     )
 
 
-def test_a_hundred_worlds_are_in_flight_together(patterns):
-    """Observed by the agent: every world has shown its state of a step before any shows that of the next."""
+def test_a_hundred_worlds_are_simulated_together(patterns):
+    """The agent gets the states of all worlds at a step before it gets any state of the next step."""
     agent = Fixed()
     with simulator(patterns, worlds=100) as simulation:
-        seen = []
-        agent.act = lambda state: (seen.append((simulation.in_flight, round(float(state[0]) * 6))), 9)[1]
+        calls = []
+        agent.act = lambda state: (calls.append((simulation.in_flight, round(float(state[0]) * 6))), 9)[1]
         batch = run(simulation, agent)
     assert batch.most_in_flight == 100
-    assert {flying for flying, _ in seen} == {100}
-    assert [step for _, step in seen] == [t for t in range(6) for _ in range(100)]
+    assert {concurrent for concurrent, _ in calls} == {100}
+    assert [step for _, step in calls] == [t for t in range(6) for _ in range(100)]
 
 
-@pytest.mark.parametrize("agent", [Fixed(), PolicyDoor(DQN((27,), 24, hidden=(8,)))])
-def test_results_do_not_depend_on_how_many_worlds_are_in_flight(patterns, agent):
-    found = {}
+@pytest.mark.parametrize("agent", [Fixed(), ExternalUpdateAgent(DQN((27,), 24, hidden=(8,)))])
+def test_results_do_not_depend_on_the_number_of_concurrent_worlds(patterns, agent):
+    episodes = {}
     for concurrent, threads in ((1, 1), (5, 1), (100, 2)):
         with simulator(patterns, concurrent=concurrent, setting=replace(SHORT, threads=threads)) as simulation:
             batch = run(simulation, agent, 20)
             assert batch.most_in_flight == min(concurrent, 12)
-            found[concurrent] = batch.experiences
-    assert same(found[1], found[5])
-    assert same(found[1], found[100])
-    laps = [e.lap for e in found[1]]
+            episodes[concurrent] = batch.experiences
+    assert same(episodes[1], episodes[5])
+    assert same(episodes[1], episodes[100])
+    laps = [e.lap for e in episodes[1]]
     assert laps == [0] * 12 + [1] * 8
-    assert not same(found[1][:8], [replace(e, lap=0) for e in found[1][12:]])
+    assert not same(episodes[1][:8], [replace(e, lap=0) for e in episodes[1][12:]])
 
 
-def test_one_world_by_itself_plays_the_same_episode(patterns):
+def test_one_world_alone_gives_the_same_episode(patterns):
     with simulator(patterns) as simulation:
         batch = run(simulation, Fixed())
         alone = asyncio.run(simulation.world(4).run_episode(Fixed(), 0))
@@ -80,14 +79,14 @@ def test_one_world_by_itself_plays_the_same_episode(patterns):
     rewards = []
     done = False
     while not done:
-        _, reward, done, truncated, told = world.step(9)
+        _, reward, done, truncated, summary = world.step(9)
         rewards.append(reward)
-        assert told["event_type"] in ("crisis_parent", "regular_parent")
+        assert summary["event_type"] in ("crisis_parent", "regular_parent")
     assert not truncated
     np.testing.assert_allclose(rewards, alone.rewards, rtol=1e-6)
 
 
-def test_every_way_to_act_gives_the_same(patterns):
+def test_all_action_methods_give_the_same_episodes(patterns):
     class Many:
         def act_many(self, states):
             return np.full(len(states), 9)
@@ -98,18 +97,18 @@ def test_every_way_to_act_gives_the_same(patterns):
             return 9
 
     with simulator(patterns) as simulation:
-        found = [run(simulation, agent, 12).experiences for agent in (Fixed(), Many(), Waiting())]
-    first = [e.total_reward for e in found[0]]
+        batches = [run(simulation, agent, 12).experiences for agent in (Fixed(), Many(), Waiting())]
+    first = [e.total_reward for e in batches[0]]
     assert len(set(first)) > 6
     with simulator(patterns) as simulation:
         again = [run(simulation, Fixed(), 12).experiences for _ in range(3)]
-    for one, other in zip(found, again, strict=True):
+    for one, other in zip(batches, again, strict=True):
         assert same(one, other)
 
 
-def test_a_failing_world_is_named_and_counted_and_the_others_are_kept(patterns):
-    class Picky:
-        """Refuses the worlds that begin in an hour of which the sine is largest."""
+def test_a_failing_world_is_reported_and_the_others_are_kept(patterns):
+    class Failing:
+        """Fails in the worlds that begin at a given hour (its sine is `refused`)."""
 
         def act(self, state):
             if state[0] == 0.0 and abs(float(state[1]) - self.refused) < 1e-6:
@@ -118,21 +117,21 @@ def test_a_failing_world_is_named_and_counted_and_the_others_are_kept(patterns):
 
     with simulator(patterns) as simulation:
         whole = run(simulation, Fixed())
-        agent = Picky()
+        agent = Failing()
         hours = [float(e.states[0, 1]) for e in whole]
         agent.refused = max(hours)
-        guilty = [i for i, h in enumerate(hours) if abs(h - max(hours)) < 1e-6]
+        failing = [i for i, h in enumerate(hours) if abs(h - max(hours)) < 1e-6]
         simulation.episodes = 0
         batch = run(simulation, agent)
-    assert [f.world for f in batch.failures] == guilty
+    assert [f.world for f in batch.failures] == failing
     assert batch.failures[0].reason == "ValueError: not at this hour"
-    assert batch.failures[0].kind is simulation.worlds[guilty[0]].kind
-    assert simulation.failures == dict.fromkeys(guilty, 1)
-    assert same(batch, [e for i, e in enumerate(whole) if i not in guilty])
+    assert batch.failures[0].kind is simulation.worlds[failing[0]].kind
+    assert simulation.failures == dict.fromkeys(failing, 1)
+    assert same(batch, [e for i, e in enumerate(whole) if i not in failing])
     assert simulation.in_flight == 0
 
 
-def test_a_world_that_cannot_be_is_named_and_the_others_are_kept(patterns):
+def test_an_invalid_world_is_reported_and_the_others_are_kept(patterns):
     with simulator(patterns) as simulation:
         broken = simulation.worlds[7]
         state = replace(broken.market_state, reserve=-broken.market_state.reserve)
@@ -146,7 +145,7 @@ def test_a_world_that_cannot_be_is_named_and_the_others_are_kept(patterns):
 
 
 @pytest.mark.parametrize("kind", ["thread", "coroutine"])
-def test_an_agent_that_never_answers_meets_the_deadline(patterns, kind):
+def test_an_agent_that_never_answers_exceeds_the_deadline(patterns, kind):
     class Stuck:
         def act(self, state):
             time.sleep(1.5)
@@ -166,19 +165,19 @@ def test_an_agent_that_never_answers_meets_the_deadline(patterns, kind):
         simulation.require_success(batch)
 
 
-def test_aggregates_add_up(patterns):
+def test_aggregated_figures_are_those_of_the_episodes(patterns):
     mix = {"normal_market": 0.2, "crisis_parent": 0.8}
     setting = EpisodeSetting(steps=30, auctions_per_step=200.0)
     with MonteCarloSimulator(30, mix, 30, 10_000, patterns=patterns, setting=setting) as simulation:
         batch = run(simulation, Fixed(8))
-        told = simulation.aggregate_experiences(batch)
-    assert told["episodes"] == 30
-    assert told["transitions"] == 900
-    np.testing.assert_allclose(told["total_reward"], sum(e.total_reward for e in batch))
-    assert told["roas"] == pytest.approx(sum(e.revenue for e in batch) / sum(e.cost for e in batch))
-    assert sum(part["episodes"] for part in told["world_type_breakdown"].values()) == 30
-    assert 0.0 < told["crisis_rate"] <= 1.0
-    assert 0.2 < told["crisis_revenue_share"] < 1.0
+        summary = simulation.aggregate_experiences(batch)
+    assert summary["episodes"] == 30
+    assert summary["transitions"] == 900
+    np.testing.assert_allclose(summary["total_reward"], sum(e.total_reward for e in batch))
+    assert summary["roas"] == pytest.approx(sum(e.revenue for e in batch) / sum(e.cost for e in batch))
+    assert sum(part["episodes"] for part in summary["world_type_breakdown"].values()) == 30
+    assert 0.0 < summary["crisis_rate"] <= 1.0
+    assert 0.2 < summary["crisis_revenue_share"] < 1.0
     natural = simulation.orchestrator.natural
     by_type = {k: np.mean([e.total_reward for e in batch if e.kind.value == k]) for k in mix}
     counts = {k: sum(e.kind.value == k for e in batch) for k in mix}
@@ -186,8 +185,8 @@ def test_aggregates_add_up(patterns):
         k: counts[k] * natural[kind] / simulation.orchestrator.mix[kind] for kind in natural if (k := kind.value) in mix
     }
     expected = sum(raw[k] * by_type[k] for k in mix) / sum(raw.values())
-    assert told["weighted_reward"] == pytest.approx(expected)
-    rows = told["training_batch"]
+    assert summary["weighted_reward"] == pytest.approx(expected)
+    rows = summary["training_batch"]
     assert rows["states"].shape == rows["next_states"].shape == (900, len(simulation.world(0).names))
     assert rows["dones"].sum() == 30
     np.testing.assert_array_equal(rows["next_states"][:29], rows["states"][1:30])
@@ -199,25 +198,25 @@ def test_aggregates_add_up(patterns):
         simulation.aggregate_experiences([])
 
 
-def test_importance_sampling_brings_crises_to_half_of_the_batch_with_corrections(patterns):
+def test_importance_sampling_makes_crises_half_of_the_batch_and_corrects_for_it(patterns):
     setting = EpisodeSetting(steps=40, auctions_per_step=150.0)
     with MonteCarloSimulator(40, None, 40, 10_000, patterns=patterns, setting=setting) as simulation:
         with pytest.raises(ContractError, match="run a batch of episodes first"):
             simulation.importance_sampling(10)
-        told = simulation.aggregate_experiences(run(simulation, Fixed(8)))
-        natural = told["training_batch"]["crisis"].mean()
+        summary = simulation.aggregate_experiences(run(simulation, Fixed(8)))
+        natural = summary["training_batch"]["crisis"].mean()
         assert 0.01 < natural < 0.3
         focused = simulation.importance_sampling(1500)
         plain = simulation.importance_sampling(1500, focus_rare_events=False)
     assert focused["crisis"].mean() == pytest.approx(0.5, abs=0.05)
     assert plain["crisis"].mean() == pytest.approx(natural, abs=0.03)
     corrected = np.average(focused["rewards"], weights=focused["weights"])
-    truth, spread = told["training_batch"]["rewards"].mean(), told["training_batch"]["rewards"].std()
+    truth, spread = summary["training_batch"]["rewards"].mean(), summary["training_batch"]["rewards"].std()
     assert abs(corrected - truth) < 4 * spread / np.sqrt(400)
     assert abs(focused["rewards"].mean() - truth) > abs(corrected - truth)
 
 
-def test_the_mix_adapts_within_what_was_discovered(patterns):
+def test_the_mix_of_worlds_adapts_within_its_bounds(patterns):
     with simulator(patterns, worlds=40) as simulation:
         batch = run(simulation, Fixed())
         before, natural = simulation.worlds, dict(simulation.orchestrator.natural)
@@ -244,7 +243,7 @@ def test_world_weights_come_from_the_data(patterns):
     assert simulation.orchestrator.value_multiplier() > 3.0
 
 
-def test_bad_requests_are_refused(patterns):
+def test_invalid_arguments_are_refused(patterns):
     for arguments, text in (
         ({"n_worlds": 0}, "n_worlds is 0"),
         ({"max_concurrent_worlds": 0}, "max_concurrent_worlds is 0"),

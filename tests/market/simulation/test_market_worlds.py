@@ -1,13 +1,12 @@
-"""Many worlds stepped as one: the same for any slicing, nothing overspent, everything accounted for."""
+"""Many worlds stepped together: equal for any number of threads, budgets kept, every purchase counted."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 
-from parallel_agents.errors import ActionError, ConfigError, NonFiniteError, RunError, ShapeError
+from parallel_agents.core.errors import ActionError, ConfigError, NonFiniteError, RunError, ShapeError
 from parallel_agents.market.simulation import MarketWorlds
-from parallel_agents.seeding import Purpose
 from tests.market.builders import plain_world
 
 
@@ -32,7 +31,7 @@ def everything(market: MarketWorlds) -> bytes:
 
 
 @pytest.mark.parametrize("fidelity", ["full", "fast"])
-def test_threads_slices_and_neighbours_change_nothing(worlds, fidelity):
+def test_results_do_not_depend_on_threads_or_other_worlds(worlds, fidelity):
     results = []
     for threads in (1, 2, 7):
         with MarketWorlds(worlds, bidders=2, threads=threads, fidelity=fidelity) as market:
@@ -43,13 +42,11 @@ def test_threads_slices_and_neighbours_change_nothing(worlds, fidelity):
         assert (play(few, epoch=3) == rewards[:, :, 10:13]).all()
 
 
-def test_an_epoch_repeats_and_epochs_differ(worlds):
+def test_an_epoch_repeats_exactly_and_other_epochs_and_seeds_differ(worlds):
     with MarketWorlds(worlds, threads=1) as market:
         first, other, again = play(market, 0), play(market, 1), play(market, 0)
     assert (first == again).all()
     assert not (first == other).all()
-    with MarketWorlds(worlds, threads=1, purpose=Purpose.EVALUATION_WORLD) as market:
-        assert not (play(market, 0) == first).all()
     with MarketWorlds(worlds, threads=1, seed=1) as market:
         assert not (play(market, 0) == first).all()
 
@@ -64,11 +61,11 @@ def test_budgets_are_never_overspent(worlds, fidelity, factor):
         np.testing.assert_allclose(info["cost"] + info["budget_left"], 7.5)
         assert (market.state.spent > 0).any()
         if factor > 1:
-            assert (info["budget_left"] < 1.0).mean() > 0.3  # money runs out, and then it stops
+            assert (info["budget_left"] < 1.0).mean() > 0.3  # many budgets are used up
 
 
 @pytest.mark.parametrize("attribution", ["last_click", "position", "linear"])
-def test_credits_add_up_and_every_purchase_is_accounted_for(worlds, attribution):
+def test_credits_and_purchases_add_up(worlds, attribution):
     with MarketWorlds(
         worlds, bidders=3, threads=1, auctions_per_step=300, budget=1e6, attribution=attribution
     ) as market:
@@ -103,8 +100,8 @@ def test_attribution_changes_who_is_credited_but_not_the_sum(worlds):
         np.testing.assert_allclose(totals[rule].sum(), totals["last_click"].sum())
 
 
-def test_purchases_wait_in_simulated_time():
-    """A delay of two days arrives two days later, within the run; nothing waits for a clock on the wall."""
+def test_purchases_arrive_after_their_delay_in_simulated_time():
+    """A purchase delayed by two days arrives two simulated days later, not by the computer's clock."""
     world = plain_world(delay_hours=48.0, conversion_dynamics__delay_shape=np.full(1, 400.0))  # hardly any spread
     with MarketWorlds([world], steps=14, auctions_per_step=1, budget=1e6, threads=1) as market:  # 12 hours a step
         market.reset(0)
@@ -125,15 +122,15 @@ def test_delays_beyond_the_last_step_stay_pending():
     assert info["revenue"].sum() < 0.05 * info["scheduled"][0, 1]
 
 
-def test_crisis_is_an_attribute_of_users_with_the_share_and_value_of_the_world(patterns):
-    """Everything is won, clicked once in a while and bought at once: value by segment is that of its users."""
+def test_crisis_parents_have_the_share_and_value_of_the_world(patterns):
+    """All auctions are won and purchases come at once, so the value by segment is that of its users."""
     from dataclasses import replace
 
-    from parallel_agents.market.worlds import create_world_variants
+    from parallel_agents.market.world_variants import create_world_variants
 
-    found = create_world_variants(patterns, 30, {"normal_market": 1.0}, users=(2000, 2000))
+    drawn = create_world_variants(patterns, 30, {"normal_market": 1.0}, users=(2000, 2000))
     eased = []
-    for world in found:
+    for world in drawn:
         dynamics = replace(
             world.conversion_dynamics, delay_hours=np.full(4, 1e-6), visit_factor=np.ones(3), interest_lift=0.0
         )
@@ -147,11 +144,11 @@ def test_crisis_is_an_attribute_of_users_with_the_share_and_value_of_the_world(p
         )
         play(market, factor=1e3)
         info = market.info(episode=True)
-    users = np.array([w.users.share[w.crisis] for w in found])
+    users = np.array([w.users.share[w.crisis] for w in drawn])
     assert population.mean() == pytest.approx(users.mean(), abs=0.01)
     assert 0.05 < users.mean() < 0.16
     expected = []
-    for w in found:
+    for w in drawn:
         c = w.conversion_dynamics
         worth = w.users.share * w.users.activity * c.base * np.exp(c.value_log_mean + c.value_log_spread**2 / 2)
         expected.append(worth[w.crisis] / worth.sum())
@@ -160,7 +157,7 @@ def test_crisis_is_an_attribute_of_users_with_the_share_and_value_of_the_world(p
     assert share > 3 * population.mean()
 
 
-def test_pacing_throttles_and_zero_bids_stay_out(worlds):
+def test_pacing_reduces_impressions_and_zero_bids_stay_out(worlds):
     with MarketWorlds(worlds, threads=1, budget=1e6, auctions_per_step=100) as market:
         play(market)
         whole = market.info(episode=True)["impressions"].sum()
@@ -172,16 +169,16 @@ def test_pacing_throttles_and_zero_bids_stay_out(worlds):
         assert market.info(episode=True)["cost"].sum() == 0
 
 
-def test_creatives_wear_out_and_rest(worlds):
+def test_only_the_shown_creative_wears_out(worlds):
     with MarketWorlds(worlds, threads=1, budget=1e6, auctions_per_step=500) as market:
         names = [n for n in market.names if n.startswith("freshness")]
         market.reset(0)
         for _ in range(20):
             market.step(usual(market), creative=np.full((1, len(worlds)), 2))
-        seen = market.observe()[0]
+        observations = market.observe()[0]
     columns = [market.names.index(n) for n in names]
-    assert (seen[:, columns[2]] < 0.99).all()
-    assert (seen[:, [columns[0], columns[1], columns[3]]] == 1.0).all()
+    assert (observations[:, columns[2]] < 0.99).all()
+    assert (observations[:, [columns[0], columns[1], columns[3]]] == 1.0).all()
 
 
 def test_bidders_compete_with_each_other(worlds):
@@ -194,7 +191,7 @@ def test_bidders_compete_with_each_other(worlds):
     assert (shared < single).all()
 
 
-def test_rivals_answer_our_bids_and_pace_their_spending():
+def test_rivals_respond_to_our_bids_and_pace_their_spending():
     rivals = {"competitors__response": np.array([0.8, 0.0])}
     with MarketWorlds([plain_world(**rivals)], threads=1, budget=1e9, auctions_per_step=50) as market:
         play(market, factor=4.0)
@@ -214,7 +211,7 @@ def test_prices_drift_by_the_volatility():
         assert market.state.drift.std() == pytest.approx(0.2 * np.sqrt(7.0), rel=0.1)  # seven days
 
 
-def test_seasons_change_the_number_of_auctions():
+def test_number_of_auctions_follows_the_hourly_volume():
     volume = np.ones(168)
     volume[:84] = 3.0
     with MarketWorlds([plain_world(time_period__volume=volume)], steps=14, auctions_per_step=100, threads=1) as market:
@@ -227,22 +224,24 @@ def test_seasons_change_the_number_of_auctions():
     assert held[7:] == [100] * 7
 
 
-def test_observations_are_named_finite_and_hide_what_is_hidden(worlds):
+def test_observations_are_named_finite_and_without_hidden_state(worlds):
     with MarketWorlds(worlds, bidders=2, threads=1) as market:
-        seen = market.reset(0)
-        assert seen.shape == (2, len(worlds), len(market.names))
-        assert seen.dtype == np.float32
+        observations = market.reset(0)
+        assert observations.shape == (2, len(worlds), len(market.names))
+        assert observations.dtype == np.float32
         while not market.done:
             market.step(usual(market))
-            seen = market.observe()
-            assert np.isfinite(seen).all()
-        assert np.abs(seen).max() < 50
+            observations = market.observe()
+            assert np.isfinite(observations).all()
+        assert np.abs(observations).max() < 50
         assert not [n for n in market.names if "segment" in n or "pending" in n or "crisis" in n]
         left = market.names.index("budget_left")
-        np.testing.assert_allclose(seen[:, :, left], 1 - market.state.spent / market.parameters.budget, atol=1e-6)
+        np.testing.assert_allclose(
+            observations[:, :, left], 1 - market.state.spent / market.parameters.budget, atol=1e-6
+        )
 
 
-def test_bad_configurations_are_refused(worlds):
+def test_invalid_options_are_refused(worlds):
     for arguments, text in (
         ({"bidders": 0}, "bidders 0 is too few"),
         ({"steps": 0}, "steps 0 is too few"),
@@ -278,19 +277,19 @@ def test_bad_configurations_are_refused(worlds):
         ({"users__count": 0}, ConfigError, "users.count must be positive"),
     ],
 )
-def test_impossible_worlds_are_refused_by_name(change, error, text):
+def test_invalid_worlds_are_refused_with_the_name_of_the_parameter(change, error, text):
     with pytest.raises(error, match=text):
         MarketWorlds([plain_world(7, **change)])
 
 
-def test_bad_actions_are_refused_before_anything_changes(worlds):
+def test_invalid_actions_are_refused_and_change_nothing(worlds):
     with MarketWorlds(worlds[:3], threads=1) as market:
         with pytest.raises(RunError, match="call reset"):
             market.step(np.ones((1, 3, 4)))
         market.reset(0)
         before = everything(market)
         for arguments, error, text in (
-            ({"bids": np.ones((3, 4))}, ShapeError, r"bids have shape \(3, 4\): \(1, 3, 4\) is due"),
+            ({"bids": np.ones((3, 4))}, ShapeError, r"bids have shape \(3, 4\): \(1, 3, 4\) is needed"),
             ({"bids": -np.ones((1, 3, 4))}, ActionError, "finite and 0 or more"),
             ({"bids": np.full((1, 3, 4), np.nan)}, ActionError, "finite and 0 or more"),
             (

@@ -5,10 +5,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from parallel_agents.errors import ActionError, ConfigError, ContractError, ShapeError
-from parallel_agents.seeding import Purpose
+from parallel_agents.core.errors import ActionError, ConfigError, ContractError, ShapeError
+from parallel_agents.core.seeding import Purpose
 from parallel_agents.workflows.network import HOST_NAMES, RED_AGENTS, VERSIONS, NetworkWorlds, Quirks
-from parallel_agents.workflows.network import tables as t
+from parallel_agents.workflows.network import scenario as sc
 
 REDS = tuple(RED_AGENTS[w % 3] for w in range(1000))
 
@@ -18,15 +18,13 @@ def actions(worlds: int, turns: int = 100, seed: int = 0) -> np.ndarray:
 
 
 def record(worlds: NetworkWorlds, plan: np.ndarray, epoch: int = 0) -> tuple[np.ndarray, ...]:
-    """Everything that comes out of an episode."""
-    seen, earned, held, running = [worlds.reset(epoch)], [], [worlds.access], [worlds.ot_running]
+    """Return everything that can be read during an episode."""
+    steps = [(worlds.reset(epoch), np.zeros(worlds.n_worlds), worlds.access, worlds.ot_running)]
     for chosen in plan:
         observations, rewards, _ = worlds.step(chosen)
-        seen.append(observations)
-        earned.append(rewards)
-        held.append(worlds.access)
-        running.append(worlds.ot_running)
-    return np.stack(seen), np.stack(earned), np.stack(held), np.stack(running)
+        steps.append((observations, rewards, worlds.access, worlds.ot_running))
+    observations, rewards, access, running = (np.stack(column) for column in zip(*steps, strict=True))
+    return observations, rewards[1:], access, running
 
 
 def same(first: tuple[np.ndarray, ...], second: tuple[np.ndarray, ...]) -> bool:
@@ -34,7 +32,7 @@ def same(first: tuple[np.ndarray, ...], second: tuple[np.ndarray, ...]) -> bool:
 
 
 @pytest.mark.parametrize("green", [False, True])
-def test_a_world_of_a_thousand_gives_the_same_bytes_alone(green):
+def test_a_world_gives_the_same_bytes_alone_as_in_a_batch(green):
     plan = actions(1000)
     together = record(NetworkWorlds(1000, red=REDS, green=green, seed=3), plan, epoch=5)
     for w in (0, 1, 2, 500, 997, 998, 999):
@@ -42,7 +40,7 @@ def test_a_world_of_a_thousand_gives_the_same_bytes_alone(green):
         assert same(record(alone, plan[:, [w]], epoch=5), tuple(part[:, [w]] for part in together))
 
 
-def test_an_episode_is_its_seed_epoch_and_purpose():
+def test_an_episode_depends_on_seed_epoch_and_purpose_only():
     plan = actions(20, 40)
     base = record(NetworkWorlds(20, red="Meander", seed=1), plan, epoch=2)
     worlds = NetworkWorlds(20, red="Meander", seed=1)
@@ -87,7 +85,7 @@ def test_a_reset_begins_with_a_clean_network():
     assert worlds.ot_running.all()
 
 
-def test_a_late_start_is_a_sleeping_blue():
+def test_a_late_start_equals_turns_in_which_blue_sleeps():
     late = NetworkWorlds(20, red="Meander", late_start=40)
     on_time = NetworkWorlds(20, red="Meander")
     on_time.reset(0)
@@ -105,20 +103,20 @@ def test_a_late_start_is_a_sleeping_blue():
 def test_green_scans_users_and_enterprise_half_of_the_time():
     worlds = NetworkWorlds(2000, red="Sleep", green=True, steps=30)
     worlds.reset(0)
-    seen = np.zeros(13)
+    scans = np.zeros(13)
     for _ in range(30):
         observations, rewards, _ = worlds.step([0] * 2000)
         assert not rewards.any()
         bits = observations.reshape(-1, 13, 4)
         assert not bits[..., 1:].any()
-        seen += bits[..., 0].sum(axis=0)
+        scans += bits[..., 0].sum(axis=0)
     targets = [h for h, name in enumerate(HOST_NAMES) if name.startswith(("User", "Enterprise"))]
-    assert np.flatnonzero(seen).tolist() == targets
+    assert np.flatnonzero(scans).tolist() == targets
     expected = 30 * 2000 / 2 / len(targets)
-    assert (np.abs(seen[targets] - expected) < 5 * np.sqrt(expected)).all()
+    assert (np.abs(scans[targets] - expected) < 5 * np.sqrt(expected)).all()
 
 
-def test_green_and_red_draw_apart():
+def test_green_and_red_use_independent_draws():
     worlds = NetworkWorlds(8000, red="Meander", green=True)
     worlds.reset(0)
     worlds.step([0] * 8000)
@@ -130,7 +128,7 @@ def test_green_and_red_draw_apart():
         assert abs(elsewhere - 0.5 * 7 / 8) < 0.06
 
 
-def test_nineteen_of_twenty_reverse_shells_are_noticed():
+def test_95_percent_of_reverse_shells_are_detected():
     worlds = NetworkWorlds(6000, version="debugged")
     worlds.reset(0)
     for _ in range(3):
@@ -161,22 +159,22 @@ def test_greens_scan_can_hide_reds_exploit(hides):
 
 @settings(max_examples=25, deadline=None)
 @given(st.integers(0, 2**31), st.sampled_from(RED_AGENTS), st.sampled_from(sorted(VERSIONS)), st.booleans())
-def test_what_always_holds(seed, red, version, green):
+def test_invariants_of_observations_rewards_and_access(seed, red, version, green):
     worlds = NetworkWorlds(4, red=red, version=version, green=green, seed=seed, steps=50)
     plan = actions(4, 50, seed)
-    seen, earned, held, running = record(worlds, plan)
-    bits = seen.reshape(51, 4, 13, 4)
+    observations, rewards, access, running = record(worlds, plan)
+    bits = observations.reshape(51, 4, 13, 4)
     assert (bits[..., 1] <= bits[..., 0]).all()  # an attack is an activity
     assert (bits[..., 1] & bits[..., 2] & ~bits[..., 3] == 0).all()
-    assert (held[:, :, t.USER0] == 2).all()
-    assert (held[:, :, t.DEFENDER] == 0).all()
-    costs = np.array([host.cost for host in t.HOSTS])
-    counted = held[1:] == 2 if worlds.quirks.user_sessions_are_free else held[1:] > 0
+    assert (access[:, :, sc.USER0] == 2).all()
+    assert (access[:, :, sc.DEFENDER] == 0).all()
+    costs = np.array([host.cost for host in sc.HOSTS])
+    counted = access[1:] == 2 if worlds.quirks.user_sessions_are_free else access[1:] > 0
     tenths = counted @ costs + 100 * ~running[1:] + 10 * (plan >= 132)
-    assert (earned == -tenths / 10).all()
+    assert (rewards == -tenths / 10).all()
 
 
-def test_reads_of_the_truth_do_not_touch_it():
+def test_writing_to_returned_arrays_does_not_change_the_worlds():
     worlds = NetworkWorlds(2)
     worlds.reset(0)
     for _ in range(20):
@@ -192,7 +190,7 @@ def test_reads_of_the_truth_do_not_touch_it():
 
 
 @pytest.mark.parametrize("bad", [145, -1, 10**6])
-def test_an_impossible_action_changes_nothing(bad):
+def test_an_invalid_action_is_refused_and_changes_nothing(bad):
     worlds, untouched = NetworkWorlds(3), NetworkWorlds(3)
     worlds.reset(0)
     untouched.reset(0)
@@ -223,7 +221,7 @@ def test_actions_of_the_wrong_shape_or_type_are_refused(bad):
         ({"n_worlds": 2, "seed": -1}, "seed -1 is out of range"),
     ],
 )
-def test_impossible_settings_are_refused(settings_, message):
+def test_invalid_settings_are_refused(settings_, message):
     with pytest.raises(ConfigError, match=message):
         NetworkWorlds(**settings_)
 

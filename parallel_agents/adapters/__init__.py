@@ -1,1 +1,0 @@
-"""Foreign environments as ours: Gymnasium."""

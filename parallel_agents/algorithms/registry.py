@@ -1,0 +1,78 @@
+"""Make the model that a `model` section names."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from parallel_agents.algorithms.base import Model
+from parallel_agents.algorithms.dqn import DQN
+from parallel_agents.algorithms.iqn import IQN
+from parallel_agents.algorithms.ppo import PPO
+from parallel_agents.algorithms.random_model import RandomModel
+from parallel_agents.core.errors import ConfigError
+from parallel_agents.core.observations import flat_shape
+from parallel_agents.nn import Factory
+
+ALGORITHMS: dict[str, Any] = {"dqn": DQN, "iqn": IQN, "ppo": PPO, "random": RandomModel}
+ON_POLICY = {"ppo"}
+TAKES_NETWORK = ("dqn", "ppo")
+
+
+def register_algorithm(name: str, model: Callable[..., Any], *, on_policy: bool = False) -> None:
+    """Let `model.algorithm = name` and `--algo name` make this kind of model.
+
+    model: called with an observation shape, the actions, and the options of the `model` section; an on-policy one also
+    with `rollout` and `epochs`, the turns and epochs between two rounds.
+    """
+    if name in ALGORITHMS and ALGORITHMS[name] is not model:
+        raise ConfigError(f"an algorithm named {name!r} exists already: choose another name")
+    ALGORITHMS[name] = model
+    if on_policy:
+        ON_POLICY.add(name)
+
+
+def model_from_config(
+    section: Mapping[str, Any],
+    obs_shape: Any,
+    actions: Any,
+    *,
+    rollout: int = 128,
+    epochs: int = 1,
+    network: Factory | None = None,
+) -> Any:
+    """Return a fresh model as a `model` section describes it; `algorithm` defaults to DQN.
+
+    obs_shape: a number, a shape, or the shapes of an observation's parts in a dict or tuple.
+    rollout, epochs: turns and epochs between two rounds, for on-policy learners.
+    network: makes a `torch.nn.Module` of the user's own, for DQN and PPO.
+    `weights` in the section is a file of `Model.save_weights` to start from.
+
+    >>> type(model_from_config({"algorithm": "dqn", "hidden": (8,)}, (4,), 2)).__name__
+    'DQN'
+    """
+    options, obs_shape = dict(section), flat_shape(obs_shape)
+    name = options.pop("algorithm", "dqn")
+    weights = options.pop("weights", None)
+    model = _fresh_model(name, options, obs_shape, actions, rollout, epochs, network)
+    if weights is not None:
+        if not isinstance(weights, str) or not isinstance(model, Model):
+            raise ConfigError(f"model.weights is {weights!r}: give the path of a file, for a learner that has weights")
+        model.load_weights(weights)
+    return model
+
+
+def _fresh_model(
+    name: str, options: dict[str, Any], obs_shape: Any, actions: Any, rollout: int, epochs: int, network: Factory | None
+) -> Any:
+    if name not in ALGORITHMS:
+        raise ConfigError(f"model.algorithm is {name!r}: allowed is {', '.join(sorted(ALGORITHMS))}")
+    if network is not None:
+        if name not in TAKES_NETWORK:
+            raise ConfigError(f"model.algorithm {name!r} takes no network of your own: use {', '.join(TAKES_NETWORK)}")
+        options["network"] = network
+    if name in ON_POLICY:
+        return ALGORITHMS[name](obs_shape, actions, rollout=rollout, epochs=epochs, **options)
+    if not isinstance(actions, int):
+        raise ConfigError(f"model.algorithm {name!r} needs a number of actions, found {actions!r}: use 'ppo' instead")
+    return ALGORITHMS[name](obs_shape, actions, **options)

@@ -1,0 +1,85 @@
+"""`parallel-agents games`, `new` and `check`: list the games of the package, start a new one, check an environment."""
+
+from __future__ import annotations
+
+import importlib.util
+import keyword
+import re
+from dataclasses import asdict
+from importlib import resources
+from pathlib import Path
+
+from parallel_agents.cli.commands import Check
+from parallel_agents.cli.output import print_result
+from parallel_agents.cli.target import load_target, shipped_games
+from parallel_agents.core.config import Config, merge, parse_setting
+from parallel_agents.core.errors import ConfigError
+
+_STARTER, _STARTER_CLASS = "my_game", "MyGame"
+
+
+def list_games(*, as_json: bool) -> None:
+    """Print each game of the package with a command that trains it."""
+    games = shipped_games().values()
+    rows = [{"name": game.name, "about": game.about, "file": str(game.path), "train": game.command} for game in games]
+    lines = [f"{game.name:<18} {game.about}\n{'':<18} {game.command}\n" for game in games]
+    text = "\n".join(lines) + "\nWrite one of your own: parallel-agents new NAME\n"
+    print_result({"games": rows}, text, as_json=as_json)
+
+
+def new_game(name: str, *, as_json: bool) -> None:
+    """Write a small game into `NAME.py` and print the next commands."""
+    _check_name(name)
+    path = Path(f"{name}.py")
+    text = resources.files("parallel_agents.cli").joinpath("starter.txt").read_text(encoding="utf-8")
+    try:
+        with path.open("x", encoding="utf-8") as file:
+            file.write(text.replace(_STARTER_CLASS, class_name(name)).replace(_STARTER, name))
+    except FileExistsError as error:
+        raise ConfigError(f"{path} is there already: choose another name, or move it away") from error
+    except OSError as error:
+        raise ConfigError(f"cannot write {path}: {error.strerror}; go to a folder that can be written to") from error
+    steps = {
+        "look at it": f"python {path}",
+        "train it": f"parallel-agents train {path} --worlds 8",
+        "watch it": "parallel-agents eval RUN --watch",
+    }
+    lines = "".join(f"  {step:<11} {command}\n" for step, command in steps.items())
+    text = f"wrote {path}\n{lines}Its rules are in build() and settle(): change them, and train again.\n"
+    print_result({"file": str(path), **steps}, text, as_json=as_json)
+
+
+def class_name(name: str) -> str:
+    """Return the name of the class of a game.
+
+    >>> class_name("berry_hunt_2")
+    'BerryHunt2'
+    """
+    return "".join(part.capitalize() for part in name.split("_"))
+
+
+def _check_name(name: str) -> None:
+    """Raise a ConfigError unless a game may have this name."""
+    if not re.fullmatch(r"[a-z][a-z0-9_]*", name) or keyword.iskeyword(name):
+        valid = re.sub(r"\W+", "_", name.removesuffix(".py")).strip("_0123456789").lower()
+        hint = f", for example {valid}" if valid and not keyword.iskeyword(valid) else ""
+        raise ConfigError(f"a game cannot be called {name!r}: give small letters, digits and underscores{hint}")
+    if not Path(f"{name}.py").exists() and importlib.util.find_spec(name) is not None:
+        raise ConfigError(f"{name} is the name of a Python module, which {name}.py would hide: choose another name")
+
+
+def check(options: Check) -> int:
+    """Run the conformance checks on an environment; return 1 if a check failed or could not be made, else 0."""
+    from parallel_agents.testing import check_environment  # imports torch, which the other commands do not need
+
+    config = merge(Config.read(options.config), *(parse_setting(text) for text in options.set))
+    backends = ("inline", "thread", "process") if options.processes else ("inline", "thread")
+    findings = check_environment(load_target(options.target), config, epochs=options.epochs, backends=backends)
+    passed = sum(finding.passed is True for finding in findings)
+    skipped = sum(finding.passed is None for finding in findings)
+    all_passed = passed == len(findings)
+    result = {"target": options.target, "passed": all_passed, "findings": [asdict(finding) for finding in findings]}
+    rest = f", {skipped} could not be made" if skipped else ""
+    text = "".join(f"{finding}\n" for finding in findings) + f"{passed} of {len(findings)} checks passed{rest}\n"
+    print_result(result, text, as_json=options.json)
+    return 0 if all_passed else 1

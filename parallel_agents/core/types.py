@@ -1,0 +1,114 @@
+"""The values that pass between the parts: one turn of all agents, and the records that callbacks receive.
+
+The first axis of an array is the agent, the second the world. Shapes: N agents, W worlds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from numpy.typing import NDArray
+
+Array = NDArray[Any]
+
+
+class AgentId(NamedTuple):
+    """Which agent of which environment of a run (one environment per replica)."""
+
+    environment: int
+    agent: int
+
+
+@dataclass(frozen=True, slots=True)
+class Transitions:
+    """One turn of the agents of a stack, as it is stored."""
+
+    observations: Array
+    """(N, W, *obs)"""
+    actions: Array
+    """(N, W) or (N, W, A)"""
+    rewards: Array
+    """(N, W)"""
+    terminated: Array
+    """(N, W) bool: the episode ended by itself."""
+    truncated: Array
+    """(N, W) bool: the episode was cut off; the state after it still has a value."""
+    valid: Array
+    """(N, W) bool: the agent really acted."""
+    first: Array
+    """(N, W) bool: the first turn of an episode."""
+    present: Array
+    """(N,) bool: the agent's environment takes part in this turn."""
+    version: int
+    """Version of the weights that chose the actions."""
+    extras: Mapping[str, Array] = field(default_factory=dict)
+    """(N, W, …) further columns, such as the log-probability of the action."""
+
+
+@dataclass(slots=True)
+class StepResult:
+    """What a turn gave: one (N, W) array per environment of the run."""
+
+    rewards: list[Array]
+    terminated: list[Array]
+    truncated: list[Array]
+    acted: list[Array]
+    first: list[Array]
+    """True where the turn was the first of an episode."""
+    present: list[bool]
+    """Whether the environment took part in the turn."""
+    events: list[tuple[Array, Array] | None]
+    """Event types and values; None where no agent draws by event class."""
+
+
+@dataclass(frozen=True, slots=True)
+class RoundStats:
+    """What callbacks receive when a round is published: all agents of a run, in canonical order."""
+
+    round: int
+    updates: Array
+    """(agents,) updates accepted in this round."""
+    rejected: Array
+    """(agents,) updates rejected because a loss or gradient was not finite."""
+    metrics: Mapping[str, Array]
+    """(agents,) means over the round, such as the loss."""
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class RunInfo:
+    """What callbacks receive when a run starts."""
+
+    run_id: str
+    environment: str
+    agents: tuple[str, ...]
+    worlds: int
+    replicas: int
+    epochs: int
+    first_epoch: int
+    config: Mapping[str, Any]
+    fingerprint: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class EpochStats:
+    """What callbacks receive after each epoch."""
+
+    epoch: int
+    turns: int
+    """World turns of this epoch (turns of the loop, not multiplied by worlds)."""
+    transitions: int
+    """Transitions stored by all agents together."""
+    rewards: Array
+    """(agents,) reward of each agent, mean over worlds; replicas one after the other."""
+    version: int
+    """Version of the acting weights."""
+    lag: int
+    """How many rounds old they were."""
+    updates: int
+    """Updates of all agents so far."""
+    seconds: float
+    metrics: Mapping[str, Array] = field(default_factory=dict)
+    """(agents,) further metrics: epsilon, buffer fill, …"""

@@ -1,0 +1,1 @@
+"""The engine: agents of a run, the loop over turns, epochs and rounds, and the run around it."""

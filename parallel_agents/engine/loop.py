@@ -1,0 +1,577 @@
+"""The loop: turns, epochs and round boundaries of a run, from top to bottom.
+
+    for each epoch:                                                   Loop.run_epoch
+        for each turn:                                                Loop.turn
+            observe -> act -> apply actions -> store transitions
+        store what the last turn led to
+        if a round is due:                                            Rounds.boundary
+            snapshot -> submit -> wait for round r - lag -> publish
+
+Sequential and parallel runs are this same loop with another plan. Shapes: N agents, W worlds.
+"""
+
+from __future__ import annotations
+
+import time
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from parallel_agents.algorithms.learner import LearnerState, RoundResult
+from parallel_agents.core.config import Parallel
+from parallel_agents.core.errors import (
+    DeadlineError,
+    LearnerError,
+    NonFiniteError,
+    ParallelAgentsError,
+    RunError,
+    ShapeError,
+    WorkerDied,
+    WorldError,
+)
+from parallel_agents.core.observations import flatten_observation
+from parallel_agents.core.types import AgentId, Array, StepResult
+from parallel_agents.engine.agents import AgentGroup
+from parallel_agents.engine.events import read_events
+from parallel_agents.engine.plan import Plan
+from parallel_agents.engine.stacks import Stack, all_finite
+from parallel_agents.execution.backend import PATIENCE, Backend, LazySnapshot, Monitored
+from parallel_agents.execution.launcher import Autoscaler, BackendLauncher
+from parallel_agents.tracking.timeline import Timeline
+
+
+class Loop:
+    """Turns and epochs of all environments of a run."""
+
+    def __init__(
+        self,
+        environments: Sequence[Any],
+        group: AgentGroup,
+        *,
+        max_turns: int,
+        autoreset: bool,
+        sequential: bool,
+        stores: bool = True,
+        on_turn: Callable[[StepResult], None] | None = None,
+    ) -> None:
+        """sequential: each agent observes after the earlier ones have acted. stores: store transitions.
+
+        on_turn: called after each turn of some environments with its result, which it must not change.
+        """
+        self.environments, self.group = list(environments), group
+        self.max_turns, self.autoreset, self.sequential = max_turns, autoreset, sequential
+        self._stores, self._on_turn = stores, on_turn
+        self.epoch = 0
+        self.turn_number = 0
+        """Number of the turn within its epoch."""
+        self.turns = 0
+        """Turns of all finished epochs."""
+        self.transitions = 0
+        shapes = [(len(env.agents), env.n_worlds) for env in self.environments]
+        self._none = [np.zeros(shape, np.bool_) for shape in shapes]
+        self.alive = [~none for none in self._none]
+        """(N, W) agents whose episode goes on, per environment."""
+        self._all_alive = [True] * len(self.environments)
+        """Whether no episode has ended: the usual case, in which much can be skipped."""
+        self._every_world = np.ones(self.environments[0].n_worlds, np.bool_)
+        self.first = [~none for none in self._none]
+        """(N, W) agents whose episode starts with the next turn, per environment."""
+        self.returns = [np.zeros(shape) for shape in shapes]
+        """(N, W) reward of each agent in this epoch, per environment."""
+        self.heartbeat = self.environments[0].heartbeat
+        self._masked = [env.masks_actions for env in self.environments]
+        self._called = 0
+        """The environment that was called last, for error messages."""
+
+    # -- an epoch --------------------------------------------------------------------------------------------
+
+    def run_epoch(self, epoch: int) -> int:
+        """Run one epoch and return its number of turns. What a world raises becomes a WorldError that says where."""
+        self.epoch, self.turn_number = epoch, 0
+        try:
+            return self._run_epoch(epoch)
+        except ParallelAgentsError:
+            raise
+        except (Exception, SystemExit) as error:  # sys.exit() in a world must not end the run as if it had succeeded
+            raise self._world_error(error) from error
+        finally:
+            self.heartbeat.rest()
+
+    def _run_epoch(self, epoch: int) -> int:
+        self._beat()
+        for env, returns in zip(self.environments, self.returns, strict=True):
+            returns[:] = 0.0
+            env.begin_epoch(epoch)
+        self.group.start_epoch(epoch)
+        if not self.autoreset or epoch == 1:
+            self._start_episodes({k: np.ones(env.n_worlds, np.bool_) for k, env in enumerate(self.environments)})
+        own_turns = any(env.overrides_take_turn for env in self.environments)
+        while self.turn_number < self.max_turns and (active := self._active_environments()):
+            self.turn_number += 1
+            self._beat()
+            if own_turns:
+                for k in active:
+                    self.environments[k].run_turn(partial(self.turn, [k]))
+            else:
+                self.turn(active)
+        if self._stores:
+            self.group.close_epoch(self._observe(), self._masks(), ended=not self.autoreset)
+        self.group.end_epoch(epoch)
+        self.turns += self.turn_number
+        return self.turn_number
+
+    def _active_environments(self) -> list[int]:
+        """Return the environments in which some episode goes on."""
+        return [k for k, alive in enumerate(self.alive) if self.autoreset or self._all_alive[k] or alive.any()]
+
+    def _start_episodes(self, worlds: Mapping[int, Array]) -> None:
+        """Start fresh episodes in the worlds of a (W,) mask per environment."""
+        for k, mask in worlds.items():
+            if mask.any():
+                self._called = k
+                self.environments[k].reset_worlds(mask)
+                self.alive[k] = self.alive[k] | mask
+                self._all_alive[k] = bool(self.alive[k].all())
+                self.first[k] = self.first[k] | mask
+
+    # -- a turn ----------------------------------------------------------------------------------------------
+
+    def turn(self, environments: Sequence[int]) -> None:
+        """Take one turn of some environments: everything else moves, all observe, all act, all store."""
+        for k in environments:
+            self._called, env = k, self.environments[k]
+            env.turn = self.turn_number
+            env.active = self._every_world if self._all_alive[k] else self.alive[k].any(axis=0)
+            env.begin_turn()
+        observations, masks = self._observe(), self._masks()
+        self.group.act(
+            environments,
+            observations,
+            masks,
+            self.first,
+            self.epoch,
+            self.turn_number,
+            sequential=self.sequential,
+        )
+        step = self._empty_step()
+        for k in environments:
+            rewards, acted = self._apply_in_turn(k) if self.sequential else self._apply(k)
+            self._finish_step(k, rewards, acted, step)
+        if self._stores:
+            self.group.store(step)
+        if self._on_turn is not None:
+            self._on_turn(step)
+        if self.autoreset:
+            self._start_episodes({k: ~self.environments[k].active for k in environments})
+
+    def _observe(self) -> list[Any]:
+        """Return the observations of every environment, (N, W, *obs) or one (W, *obs) per agent."""
+        observations = [env.observe() for env in self.environments]
+        return [own if isinstance(own, np.ndarray) else flatten_observation(own, 2) for own in observations]
+
+    def _masks(self) -> list[list[Array | None] | None]:
+        """Return the action masks of every environment, (W, A) bool per agent; None: everything is allowed."""
+        return [self._masks_in(k) if masked else None for k, masked in enumerate(self._masked)]
+
+    def _masks_in(self, k: int) -> list[Array | None]:
+        env, alive = self.environments[k], self.alive[k]
+        able = env.can_act()
+        choosing = alive if able is None else alive & able
+        masks = env.action_masks()
+        if len(masks) != len(alive):
+            raise ShapeError(
+                f"{type(env).__name__} has {len(alive)} agents, but action_masks() gave masks of {len(masks)}"
+            )
+        return [_mask_where(own, choosing[i]) for i, own in enumerate(masks)]
+
+    def _empty_step(self) -> StepResult:
+        """Return the result of a turn in which no environment has taken part yet."""
+        zeros = [np.zeros(none.shape, np.float32) for none in self._none]
+        none = self._none  # shared and never written to
+        return StepResult(
+            rewards=zeros,
+            terminated=list(none),
+            truncated=list(none),
+            acted=list(none),
+            first=list(self.first),
+            present=[False] * len(none),
+            events=[None] * len(none),
+        )
+
+    def _apply(self, k: int) -> tuple[Array, Array]:
+        """Apply the actions of all agents at once, in list order; return rewards (N, W) and who acted (N, W)."""
+        self._called, env = k, self.environments[k]
+        able = env.can_act()
+        env.acting = acted = self.alive[k] if able is None else self.alive[k] & able
+        return env.apply_actions(self.group.actions_of(k)), acted
+
+    def _apply_in_turn(self, k: int) -> tuple[Array, Array]:
+        """Let each agent observe after the earlier ones have acted, then apply its actions; return as `_apply`."""
+        self._called, env, alive = k, self.environments[k], self.alive[k]
+        total, acted = np.zeros(alive.shape, np.float32), np.zeros(alive.shape, np.bool_)
+        env.acting = acted
+        for i in range(len(env.agents)):
+            agent_id = AgentId(k, i)
+            self._beat()
+            able = env.can_act()
+            able_now = alive[i] if able is None else alive[i] & able[i]
+            mask = _mask_where(env.action_mask_of(i), able_now) if self._masked[k] else None
+            self.group.act_in_turn(agent_id, env.observe_agent(i), mask, self.epoch, self.turn_number)
+            acted[i] = able_now
+            rewards = env.apply_agent(i, self.group.action_of(agent_id))
+            if rewards.ndim == 1:
+                total[i] += rewards
+            else:
+                total += rewards
+        return total, acted
+
+    def _finish_step(self, k: int, rewards: Array, acted: Array, step: StepResult) -> None:
+        """Check the rewards (N, W) of an environment, write its part of the step, and note which episodes ended."""
+        env, alive = self.environments[k], self.alive[k]
+        if np.shape(rewards) != alive.shape:
+            raise ShapeError(
+                f"{type(env).__name__} gave rewards of shape {np.shape(rewards)}, "
+                f"wanted is (agents, worlds) = {alive.shape}"
+            )
+        if not self._all_alive[k]:
+            rewards = np.where(alive, rewards, 0.0)
+        step.rewards[k] = rewards = np.asarray(rewards, np.float32)
+        if not all_finite(rewards):
+            agent, world = np.argwhere(~np.isfinite(rewards))[0]
+            raise NonFiniteError(
+                f"the reward of {env.agents[agent].name} in world {world} is {rewards[agent, world]} "
+                f"(epoch {self.epoch}, turn {self.turn_number}): check the environment's rewards"
+            )
+        step.acted[k], step.present[k] = acted, True
+        if self._stores and self.group.stores_events:
+            step.events[k] = read_events(env, rewards)
+        env.add_rewards(rewards)
+        self.returns[k] += rewards
+        self.transitions += int(np.count_nonzero(acted))
+        self.first[k] = self._none[k]
+        ends = env.dones()
+        if ends is not None:
+            terminated, truncated = ends
+            step.terminated[k] = terminated & alive
+            step.truncated[k] = truncated & alive & ~terminated
+            self.alive[k] = alive & ~(terminated | truncated)
+            self._all_alive[k] = bool(self.alive[k].all())
+
+    def restore(self, k: int, alive: Array, first: Array) -> None:
+        """Continue the episodes of one environment where a checkpoint left them."""
+        self.alive[k], self.first[k], self._all_alive[k] = alive, first, bool(alive.all())
+
+    def _beat(self) -> None:
+        """Report to the watchdog which turn runs now; written out here, since it runs in every turn."""
+        cells = self.heartbeat.cells
+        cells[0], cells[1], cells[2] = self.epoch, self.turn_number, time.monotonic_ns()
+
+    def _world_error(self, error: Exception | SystemExit) -> WorldError:
+        """Return what an environment raised, with everything needed to see it again."""
+        env = self.environments[self._called]
+        place = traceback.extract_tb(error.__traceback__)[-1]
+        where = f"epoch {self.epoch}, turn {self.turn_number}" + ("" if env.vectorised else f", world {env.selected}")
+        return WorldError(
+            f"{type(env).__name__} raised {type(error).__name__}: {error} in {where} (seed {env.seed}), "
+            f"at {place.filename}:{place.lineno} in {place.name}()"
+        )
+
+
+def _mask_where(mask: Array | None, choosing: Array) -> Array | None:
+    """Return a mask (W, A) that allows everything in worlds where the agent does not choose; choosing: (W,) bool."""
+    return None if mask is None else np.asarray(mask, np.bool_) | ~choosing[:, None]
+
+
+# -- rounds ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """When rounds happen: arithmetic on epochs, never on the clock.
+
+    Rounds r = 1, 2, … belong to the boundaries after epochs r · interval; the acting weights are `lag` rounds behind.
+
+    >>> schedule = Schedule(interval=3, lag=1)
+    >>> [schedule.round_after(epoch) for epoch in range(1, 8)]
+    [None, None, 1, None, None, 2, None]
+    >>> schedule.due_at(2), schedule.rounds_until(13)
+    (1, 4)
+    """
+
+    interval: int
+    lag: int
+
+    def round_after(self, epoch: int) -> int | None:
+        """Return the round whose boundary comes after this epoch; None: there is none."""
+        return epoch // self.interval if epoch % self.interval == 0 else None
+
+    def due_at(self, round_: int) -> int:
+        """Return the round that is published at the boundary of `round_`; 0 or less: none yet."""
+        return round_ - self.lag
+
+    def rounds_until(self, epoch: int) -> int:
+        """Return how many rounds have been submitted after this epoch and its boundary."""
+        return epoch // self.interval
+
+
+Emit = Callable[[str, dict[str, Any]], None]
+
+
+class Rounds:
+    """Every scheduled round of every stack: submitted in order, published when due, none skipped or merged.
+
+    A round that fails is repeated once on fresh workers from the same snapshot, then skipped: the last good weights
+    stay, and the run has no digest.
+    """
+
+    def __init__(
+        self, stacks: Sequence[Stack], flags: Parallel, plan: Plan, schedule: Schedule, emit: Emit, timeline: Timeline
+    ) -> None:
+        self.stacks, self.flags, self.plan, self.schedule = list(stacks), flags, plan, schedule
+        for stack in self.stacks:
+            stack.lag = schedule.lag
+        self._emit = emit
+        self._launcher = BackendLauncher(
+            self.stacks,
+            plan.backend,
+            together=plan.train_together,
+            lag=schedule.lag,
+            most_workers=plan.most_workers,
+            emit=emit,
+            timeline=timeline,
+        )
+        self._backend: Backend | None = None
+        self.submitted = 0
+        self.published = 0
+        self.updates = 0
+        self.rejected = 0
+        self.newest = [stack.state for stack in self.stacks]
+        """The learners' newest states; acting may still use older ones."""
+        self.waiting: dict[int, list[tuple[LearnerState, RoundResult]]] = {}
+        """Received results that are not due yet, one per stack."""
+        self._in_flight: dict[int, list[LazySnapshot]] = {}
+        """Snapshots of the submitted rounds, kept so that a failed round can be repeated."""
+        self._unread: list[LazySnapshot] = []
+        """Snapshots that learner threads take themselves, from buffers that must not be written before."""
+        self._failed_once: set[int] = set()
+        self.skipped: list[int] = []
+        """Rounds that failed twice."""
+        self._consecutive_failures = 0
+        self._rejected_rounds = [np.zeros(len(stack), np.int64) for stack in self.stacks]
+        """(N,) rounds in a row in which every update of an agent was rejected, per stack."""
+        self._last_round = 0
+        scales = flags.num_workers is None and self._launcher.scales
+        self._autoscaler = Autoscaler(plan.workers, plan.most_workers) if scales else None
+        self._workers = plan.workers
+        self._boundary_at = self._waited = self._busy = 0.0
+        """Time of the last boundary, seconds waited for results since, and seconds that the last round took."""
+
+    # -- the boundary ----------------------------------------------------------------------------------------
+
+    def boundary(self, round_: int) -> list[list[RoundResult]]:
+        """Submit round `round_` and publish the round that is due; return what was published, one list per round."""
+        self._scale_workers(round_)
+        due = self.schedule.due_at(round_)
+        published = []
+        if any(stack.waits_for_priorities for stack in self.stacks):
+            published = [self._publish(r) for r in range(self.published + 1, min(due, round_ - 1) + 1)]
+        # Otherwise a snapshot does not depend on the result that is still awaited. Submitting first gives the same
+        # bytes, and a worker that is behind finds its next round waiting.
+        self._submit(round_)
+        return published + [self._publish(r) for r in range(self.published + 1, due + 1)]
+
+    def _submit(self, round_: int) -> None:
+        """Snapshot every stack and start the round."""
+        snapshots = [LazySnapshot(partial(stack.snapshot, round_)) for stack in self.stacks]
+        if self.plan.read_in_learner:
+            self._unread = snapshots
+        else:
+            for take in snapshots:
+                take()
+        self._in_flight[round_] = snapshots
+        self.submitted = round_
+        try:
+            self._running.submit(round_, snapshots)
+        except WorkerDied as error:  # it died while it was idle: no round has failed
+            self._emit("worker_replaced", {"round": round_, "backend": self.backend, "cause": str(error)})
+            self._restart()
+
+    def _publish(self, round_: int) -> list[RoundResult]:
+        """Wait for a round and make its weights the acting weights."""
+        while round_ not in self.waiting:
+            self._receive(round_)
+        trained = self.waiting.pop(round_)
+        for stack, (state, result) in zip(self.stacks, trained, strict=True):
+            stack.publish(round_, state, result)
+        self.published = round_
+        return [result for _, result in trained]
+
+    def publish_ready(self) -> list[list[RoundResult]]:
+        """Publish every round that has ended, for `publish = "asap"`."""
+        published: list[list[RoundResult]] = []
+        self.receive_ready()
+        while self.published + 1 in self.waiting:
+            published.append(self._publish(self.published + 1))
+        return published
+
+    # -- receiving -------------------------------------------------------------------------------------------
+
+    def receive_ready(self) -> None:
+        """Receive every round that has ended; a failed round is repeated at once, while collection goes on."""
+        while (round_ := self._next()) <= self.submitted and (self._running.poll(round_) or self._hangs(round_)):
+            self._receive(round_)
+
+    def receive_all(self) -> None:
+        """Wait for every submitted round; those that are not due yet stay waiting."""
+        while (round_ := self._next()) <= self.submitted:
+            self._receive(round_)
+
+    def drain(self) -> None:
+        """Wait for every submitted round, and give the models the newest states."""
+        self.receive_all()
+        self.newest = [state.clone() for state in self.newest]
+        for stack, state in zip(self.stacks, self.newest, strict=True):
+            stack.copy_state(state)
+
+    def wait_for_readers(self) -> None:
+        """Wait until learner threads have taken their snapshots: the buffers must not be written before."""
+        for snapshot in self._unread:
+            if not snapshot.wait(self.flags.round_deadline):
+                raise DeadlineError(f"a learner did not read its buffers within {self.flags.round_deadline:g} s")
+        self._unread = []
+
+    def _next(self) -> int:
+        """Return the oldest round that has not been received."""
+        return self.published + len(self.waiting) + 1
+
+    def _hangs(self, round_: int) -> bool:
+        """Return True if a worker has exceeded the deadline of this round."""
+        limit = self.flags.round_deadline
+        return any(worker.heartbeat.remaining(round_, limit) < 0.0 for worker in self._running.workers())
+
+    def _receive(self, round_: int) -> None:
+        """Wait for one round; if it failed, repeat or skip it."""
+        began = time.perf_counter()
+        try:
+            trained = self._running.result(round_, self.flags.round_deadline)
+        except (LearnerError, WorkerDied, DeadlineError) as error:
+            self._recover(round_, error)
+            return
+        finally:
+            self._waited += time.perf_counter() - began
+        self._busy = max((result.seconds for _, result in trained), default=0.0)
+        self._accept(round_, trained)
+        self._consecutive_failures = 0
+
+    def _accept(self, round_: int, trained: list[tuple[LearnerState, RoundResult]]) -> None:
+        """Keep a round's result until it is due."""
+        self.waiting[round_] = trained
+        self.newest = [state for state, _ in trained]
+        self.updates += sum(int(result.updates.sum()) for _, result in trained)
+        self.rejected += sum(int(result.rejected.sum()) for _, result in trained)
+        del self._in_flight[round_]
+        for stack, rounds, (_, result) in zip(self.stacks, self._rejected_rounds, trained, strict=True):
+            self._check_rejections(round_, stack, rounds, result)
+
+    def _check_rejections(self, round_: int, stack: Stack, rounds: Array, result: RoundResult) -> None:
+        """Emit rejected updates; raise LearnerError for an agent whose every update was rejected for several rounds.
+
+        One bad batch costs an agent that update and nothing else. An agent that has none accepted, round after round,
+        would stand still without anybody noticing.
+        """
+        tried = result.updates + result.rejected > 0
+        rounds[tried & (result.updates == 0)] += 1
+        rounds[tried & (result.updates > 0)] = 0
+        agents, seeds = stack.identity.agents, stack.identity.seeds
+        for row in np.flatnonzero(result.rejected > 0).tolist():
+            fields = {"round": round_, "rejected": int(result.rejected[row]), "agent": agents[row], "seed": seeds[row]}
+            self._emit("updates_rejected", fields)
+        limit = max(1, self.flags.max_failures)
+        for row in np.flatnonzero(rounds >= limit).tolist():
+            raise LearnerError(
+                f"agent {agents[row]} (seed {seeds[row]}): every update of {rounds[row]} rounds in a row up to round "
+                f"{round_} was rejected, because its loss or gradient was not finite (parallel.max_failures is "
+                f"{limit}). Its last good weights are kept: look at the size of its rewards and observations, or lower "
+                "model.lr"
+            )
+
+    # -- failures and workers --------------------------------------------------------------------------------
+
+    def _recover(self, round_: int, error: RunError) -> None:
+        """Repeat a failed round on fresh workers; skip it if it has failed before."""
+        repeats = round_ not in self._failed_once
+        fields = {"round": round_, "backend": self.backend, "cause": str(error), "repeated": repeats}
+        self._emit("round_failed", fields)
+        if repeats:
+            self._failed_once.add(round_)
+        else:
+            self._skip(round_, error)
+        self._restart()
+
+    def _skip(self, round_: int, error: RunError) -> None:
+        """Give up a round and keep the last good weights; raise LearnerError after too many rounds in a row."""
+        self.skipped.append(round_)
+        self._consecutive_failures += 1
+        if self._consecutive_failures >= max(1, self.flags.max_failures):
+            raise LearnerError(
+                f"round {round_} failed twice, and {self._consecutive_failures} rounds in a row have failed "
+                f"(parallel.max_failures is {self.flags.max_failures}): {error}"
+            ) from error
+        self._emit("round_skipped", {"round": round_, "consecutive": self._consecutive_failures})
+        self._accept(round_, [(state, RoundResult.nothing(round_, len(state))) for state in self.newest])
+
+    def _restart(self) -> None:
+        """Start fresh workers from the newest states, and submit every round in flight again."""
+        self._running.close()
+        first = self._next()
+        self._backend = self._launch(first)
+        for later in range(first, self.submitted + 1):
+            self._running.submit(later, self._in_flight[later])
+
+    def _scale_workers(self, round_: int) -> None:
+        """Change the number of workers where the autoscaler says so; results do not depend on it."""
+        now = time.perf_counter()
+        if self._autoscaler is not None:
+            if self._boundary_at:
+                self._autoscaler.record(interval=now - self._boundary_at, waited=self._waited, busy=self._busy)
+            wanted = self._autoscaler.wanted(self._last_round - round_)
+            if wanted != self._workers:
+                self.receive_all()
+                fields = {"from": self._workers, "to": wanted, "round": round_, "level": "info"}
+                self._emit("workers_changed", fields)
+                self._workers = wanted
+                self._restart()
+        self._boundary_at, self._waited = now, 0.0
+
+    def open(self, last_round: int) -> None:
+        """Start the backend for the rounds up to `last_round`."""
+        self._last_round = last_round
+        self._backend = self._launch(self.submitted + 1)
+
+    def close(self, patience: float = PATIENCE) -> None:
+        """End every worker; kill those that are still busy after `patience` seconds."""
+        if self._backend is not None:
+            self._backend.close(patience)
+            self._backend = None
+
+    def _launch(self, first_round: int) -> Backend:
+        return self._launcher.launch(self.newest, first_round, last_round=self._last_round, workers=self._workers)
+
+    @property
+    def _running(self) -> Backend:
+        assert self._backend is not None, "open() comes first"
+        return self._backend
+
+    @property
+    def backend(self) -> str:
+        """Where rounds are computed now."""
+        return self._backend.name if self._backend is not None else self.plan.backend
+
+    def workers(self) -> list[Monitored]:
+        """Return the workers that the watchdog monitors."""
+        backend = self._backend  # the watchdog's thread may ask while the run closes it
+        return [] if backend is None else backend.workers()

@@ -1,0 +1,377 @@
+"""A run: environments, agents, loop and rounds put together, with everything that happens around an epoch."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from parallel_agents.algorithms.learner import RoundResult
+from parallel_agents.checkpoint import Checkpointer
+from parallel_agents.checkpoint.contents import BestWeights
+from parallel_agents.checkpoint.digest import combined, digests
+from parallel_agents.checkpoint.segments import columns
+from parallel_agents.core.config import Config
+from parallel_agents.core.errors import Interrupted, LearnerError, RunError, SharingError
+from parallel_agents.core.types import Array, EpochStats, RunInfo
+from parallel_agents.engine.agents import AgentGroup
+from parallel_agents.engine.loop import Loop, Rounds, Schedule
+from parallel_agents.engine.plan import resolve
+from parallel_agents.execution.backend import PATIENCE, Activity, Heartbeat, Monitored
+from parallel_agents.execution.watchdog import MemoryMonitor, Watchdog, resident_bytes
+from parallel_agents.nn import numerics
+from parallel_agents.replay import Ring
+from parallel_agents.tracking.callbacks import CallbackList
+from parallel_agents.tracking.timeline import Timeline
+
+RunSummary = dict[str, Any]
+"""digest, epochs, turns, transitions, updates, …: what `--json` prints."""
+RECENT_EPOCHS = 100
+"""Epochs over which the mean reward is reported."""
+
+
+class Run:
+    """Runs environments (one per replica) over epochs; may be continued with more epochs."""
+
+    def __init__(self, environments: Sequence[Any], config: Config, *, timeline: Timeline | None = None) -> None:
+        numerics.require()
+        flags, experiment = config.parallel, config.experiment
+        self.config, self.environments = config, list(environments)
+        self.timeline = timeline or Timeline(enabled=False)
+        _require_distinct_replicas(self.environments)
+        self.plan = resolve(flags, agents=sum(len(env.agents) for env in self.environments))
+        self.schedule = Schedule(flags.train_interval, flags.policy_lag)
+        self.group = AgentGroup(
+            self.environments, self.plan, world_deadline=flags.world_deadline, locked=flags.buffer_sync == "lock"
+        )
+        self.rounds = Rounds(self.group.stacks, flags, self.plan, self.schedule, self.emit, self.timeline)
+        self.group.before_write = self.rounds.wait_for_readers
+        self.loop = Loop(
+            self.environments,
+            self.group,
+            max_turns=experiment.max_turns,
+            autoreset=experiment.autoreset,
+            sequential=flags.turn_order == "sequential",
+        )
+        self.epoch = 0
+        self.seconds = 0.0
+        self.failures = 0
+        """Rounds skipped before this run was resumed."""
+        self.scheduled = flags.publish == "scheduled"
+        self.checkpointer: Checkpointer | None = None
+        self.run_id = uuid.uuid4().hex[:12]
+        self.recent: list[list[float]] = []
+        """Mean reward of each replica in each of the last epochs."""
+        self.best = BestWeights(self.group)
+        self._stop: int | None = None
+        self._broken: str | None = None
+        """The error that ended the run in the middle of an epoch."""
+        self._callbacks = CallbackList()
+        self._epochs_here = 0
+        """Epochs run by this process."""
+        buffer_bytes = sum(column.nbytes for ring in self._rings() for column in columns(ring).values())
+        self._memory_monitor = MemoryMonitor(
+            buffer_bytes, measure=lambda: resident_bytes(["self", *self._world_processes()])
+        )
+        self._standalone_heartbeat, self._evaluating = Heartbeat(), False
+        for env in self.environments:
+            env.heartbeat = self.loop.heartbeat  # evaluations of every replica run in the thread of the loop
+        self.watchdog = Watchdog(self._monitored, limit=flags.round_deadline)
+
+    @property
+    def device(self) -> str:
+        """The device that agents act and learn on."""
+        return self.plan.device
+
+    # -- running ---------------------------------------------------------------------------------------------
+
+    def until(self, epochs: int, *, callbacks: Sequence[Any] = ()) -> RunSummary:
+        """Run up to epoch `epochs` and train every round scheduled until then."""
+        if self._broken is not None:
+            raise RunError(
+                f"this run stopped in epoch {self.epoch + 1} by {self._broken} and cannot go on: "
+                "make a new environment and run that"
+            )
+        self._callbacks = CallbackList(callbacks)
+        self._callbacks.on_start(self._info(epochs))
+        summary: RunSummary = {}
+        patience = PATIENCE
+        began = time.perf_counter()
+        self._set_busy("a run is on its way")
+        try:
+            if self.checkpointer is not None:
+                self.checkpointer.open()
+            self._check_disk_space()
+            self.rounds.open(self.schedule.rounds_until(epochs))
+            with self.watchdog:
+                while self.epoch < epochs and self._stop is None:
+                    self._run_epoch(self.epoch + 1)
+                with self.timeline.span("wait", "runtime"):
+                    self.rounds.drain()
+            self.seconds += time.perf_counter() - began
+            self._checkpoint()
+            if self.checkpointer is not None:
+                self.checkpointer.finish()
+            summary = self.summary()
+            if self._stop is not None:
+                raise Interrupted(f"stopped after epoch {self.epoch} of {epochs}", signal_number=self._stop)
+        except BaseException as error:
+            if not summary:
+                self._broken = type(error).__name__
+                patience = PATIENCE if isinstance(error, Exception) else 0.0  # a user who interrupts wants to leave
+            raise
+        finally:
+            self._set_busy(None)
+            if self.checkpointer is not None:
+                self.checkpointer.close()
+            self.rounds.close(patience)
+            self._callbacks.on_end(summary)
+        return summary
+
+    def request_stop(self, signal_number: int) -> None:
+        """Stop after this epoch, with everything trained and checkpointed; may be called from a signal handler."""
+        self._stop = signal_number
+
+    def _run_epoch(self, epoch: int) -> None:
+        """Run one epoch and its boundary, report it, and evaluate and checkpoint where that is due."""
+        began, transitions = time.perf_counter(), self.loop.transitions
+        with self.timeline.span("collect", "collector", epoch=epoch):
+            turns = self.loop.run_epoch(epoch)
+        self.epoch = epoch
+        version, lag = self.rounds.published, self.rounds.submitted - self.rounds.published
+        published = self._after_epoch(epoch)
+        stats = EpochStats(
+            epoch=epoch,
+            turns=turns,
+            transitions=self.loop.transitions - transitions,
+            rewards=np.concatenate([returns.mean(axis=1) for returns in self.loop.returns]),
+            version=version,
+            lag=lag,
+            updates=self.rounds.updates,
+            seconds=time.perf_counter() - began,
+            metrics=self._metrics(),
+        )
+        rewards = [float(returns.mean()) for returns in self.loop.returns]
+        self.recent = [*self.recent[1 - RECENT_EPOCHS :], rewards]
+        for results in published:
+            if results:  # empty where no agent is in a stack
+                self._callbacks.on_round(self.group.round_stats(results))
+        self._callbacks.on_epoch(stats)
+        self._epochs_here += 1
+        self._monitor_memory(epoch)
+        if self.checkpointer is not None:
+            self.checkpointer.poll()
+        every = self.config.experiment.eval_every
+        improved = bool(every) and epoch % every == 0 and self._evaluate()
+        if self.checkpointer is not None and (improved or self.checkpointer.due(epoch)):
+            self._checkpoint()
+
+    def _after_epoch(self, epoch: int) -> list[list[RoundResult]]:
+        """Publish what is due and submit the round of this boundary; return what was published."""
+        published: list[list[RoundResult]] = []
+        if self.scheduled:
+            self.rounds.receive_ready()
+        else:
+            published += self.rounds.publish_ready()
+        round_ = self.schedule.round_after(epoch)
+        if round_ is not None:
+            with self.timeline.span("boundary", "runtime", round=round_):
+                published += self.rounds.boundary(round_)
+                self._train_standalone(round_)
+        return published
+
+    def _train_standalone(self, round_: int) -> None:
+        self._standalone_heartbeat.beat(round_)
+        try:
+            self.group.train_standalone()
+        except SystemExit as error:
+            raise LearnerError(
+                f"a model called sys.exit({error.code!r}) in its train_step(), in round {round_}"
+            ) from error
+        self._standalone_heartbeat.rest()
+
+    def _evaluate(self) -> bool:
+        """Evaluate the acting weights in fresh episodes; return True if those of some replica are its best so far."""
+        with self.timeline.span("evaluate", "runtime", epoch=self.epoch):
+            for stack in self.group.stacks:
+                stack.copy_acting_weights()
+            self._evaluating = True
+            returns = [env.evaluate().mean_return for env in self.environments]
+            self._evaluating = False
+        best = self.best.offer(self.epoch, returns)
+        fields = {"epoch": self.epoch, "mean_return": float(np.mean(returns)), "returns": returns, "best": best}
+        self.emit("evaluated", fields)
+        return any(best)
+
+    def _checkpoint(self) -> None:
+        """Begin a checkpoint, where checkpoints are written."""
+        if self.checkpointer is not None:
+            with self.timeline.span("checkpoint", "runtime", epoch=self.epoch):
+                self.checkpointer.begin()
+
+    def _check_disk_space(self) -> None:
+        """Raise RunError if a checkpoint cannot fit on the disk; emit an event if space is short."""
+        if self.checkpointer is None:
+            return
+        free, smallest, largest = self.checkpointer.disk_space()
+        if free < smallest:
+            raise RunError(
+                f"a checkpoint needs at least {smallest:,} bytes, but only {free:,} are free in "
+                f"{self.checkpointer.store.folder}: make room, or give another folder"
+            )
+        if free < 2 * largest:  # a new checkpoint is written before an old one is removed
+            self.emit("disk_is_short", {"free_bytes": free, "needed_bytes": 2 * largest})
+
+    # -- monitoring ------------------------------------------------------------------------------------------
+
+    def _monitored(self) -> list[Monitored]:
+        """Return everything that the watchdog monitors: the loop or the worlds' processes, and the learners."""
+        name = type(self.environments[0]).__name__
+        loop = Monitored(name, self.loop.heartbeat, self._describe_turn, in_loop_thread=True, limit=self.turn_limit)
+        worlds = [worker for env in self.environments for worker in env.workers()]
+        return [
+            *(worlds or [loop]),  # worlds in processes have deadlines of their own, and time to be replaced
+            Monitored("standalone models", self._standalone_heartbeat, _describe_round, in_loop_thread=True),
+            *self.rounds.workers(),
+        ]
+
+    def _describe_turn(self, activity: Activity) -> str:
+        suffix = " of an evaluation" if self._evaluating else ""
+        return f"turn {activity.part} of epoch {activity.job}{suffix}"
+
+    @property
+    def turn_limit(self) -> float:
+        """Seconds that a turn may take; ten times as many for the first one, in which worlds are compiled."""
+        limit = self.config.parallel.world_deadline + 1.0  # a slow model reaches its own deadline first
+        return 10.0 * limit if self.loop.turns == 0 and self.loop.turn_number <= 1 else limit
+
+    def position(self) -> dict[str, int]:
+        """Return where the run is: epoch, turn and the last submitted round."""
+        return {"epoch": self.loop.epoch, "turn": self.loop.turn_number, "round": self.rounds.submitted}
+
+    def _monitor_memory(self, epoch: int) -> None:
+        """Emit an event if memory grows beside the buffers."""
+        phase = self.rounds.backend, self.rounds.updates > 0
+        grown = self._memory_monitor.after(self._epochs_here, written=self._written_bytes(), phase=phase)
+        if grown:
+            self.emit("memory_grows", {"epoch": epoch, **grown})
+
+    def _rings(self) -> list[Ring]:
+        """Return the buffers of all agents that have one of this library."""
+        models = [self.environments[k].agents[i].model for agent in self.group.standalone for k, i in agent.ids]
+        rings = [getattr(getattr(model, "memory", None), "ring", None) for model in models]
+        return [*(stack.ring for stack in self.group.stacks), *(ring for ring in rings if isinstance(ring, Ring))]
+
+    def _written_bytes(self) -> int:
+        """Return how many bytes of the buffers have been written: memory is taken when it is first written to."""
+        shares = [(ring, np.minimum(ring.pos / ring.valid.shape[1], 1.0).mean()) for ring in self._rings()]
+        return int(sum(share * column.nbytes for ring, share in shares for column in columns(ring).values()))
+
+    def _world_processes(self) -> list[int]:
+        return [worker.pid for env in self.environments for worker in env.workers()]
+
+    def _set_busy(self, reason: str | None) -> None:
+        """Refuse direct training of the stacked models for this reason; None: allow it."""
+        for stack in self.group.stacks:
+            for model in stack.models:
+                model.busy = reason
+
+    # -- reporting -------------------------------------------------------------------------------------------
+
+    def emit(self, name: str, fields: dict[str, Any]) -> None:
+        """Send an event to all callbacks."""
+        self._callbacks.on_event(name, fields)
+
+    @property
+    def dropped_callbacks(self) -> int:
+        """How many callbacks failed and were dropped."""
+        return self._callbacks.dropped
+
+    def no_digest(self) -> str | None:
+        """Return why this run has no digest; None: it has one."""
+        if not self.scheduled:
+            return 'parallel.publish is "asap": the clock decides which weights act'
+        if skipped := self.failures + len(self.rounds.skipped):
+            return f"{skipped} rounds failed twice and were skipped"
+        return self.group.missing_state()
+
+    def digests(self) -> list[str]:
+        """Return one digest per replica."""
+        return digests(self)
+
+    def summary(self) -> RunSummary:
+        """Return what the run gave so far."""
+        reason = self.no_digest()
+        found = None if reason else digests(self)
+        return {
+            "digest": combined(found) if found else None,
+            "digests": found,
+            "no_digest": reason,
+            "fingerprint": numerics.fingerprint(self.plan.device),
+            "reproducible": reason is None,
+            "epochs": self.epoch,
+            "turns": self.loop.turns,
+            "transitions": self.loop.transitions,
+            "rounds": self.rounds.submitted,
+            "updates": self.rounds.updates,
+            "rejected_updates": self.rounds.rejected,
+            "unwritten_checkpoints": self.checkpointer.unwritten if self.checkpointer else 0,
+            "failures": self.failures + len(self.rounds.skipped),
+            "recomputed_share": self.group.recomputed / max(1, self.group.chosen),
+            "backend": self.rounds.backend,
+            "wall_seconds": self.seconds,
+            "turns_per_second": self.loop.turns / max(1e-9, self.seconds),
+            "updates_per_second": self.rounds.updates / max(1e-9, self.seconds),
+            "best_epochs": self.best.epochs,
+            "best_returns": self.best.returns,
+            "mean_reward": float(np.mean(self.recent)) if self.recent else 0.0,
+            "replicas": self._replicas(found or [None] * len(self.environments)),
+            "config": self.config.as_dict(),
+        }
+
+    def _replicas(self, found: Sequence[str | None]) -> list[dict[str, Any]]:
+        """Return seed, swept values, digest and mean reward of each replica."""
+        settings = self.config.experiment.settings
+        each = len(self.environments) // len(settings)
+        rewards = np.mean(self.recent, axis=0).tolist() if self.recent else [0.0] * len(self.environments)
+        return [
+            {"seed": env.seed, "setting": settings[k // each], "digest": found[k], "mean_reward": rewards[k]}
+            for k, env in enumerate(self.environments)
+        ]
+
+    def _metrics(self) -> dict[str, Array]:
+        """Return exploration and buffer fill of every agent."""
+        stacks = self.group.stacks
+        fill = [stack.ring.sizes() / (stack.ring.shape.turns * stack.ring.shape.worlds) for stack in stacks]
+        explore = [stack.exploration for stack in stacks]
+        return {"epsilon": self.group.in_order(explore), "buffer_fill": self.group.in_order(fill)}
+
+    def _info(self, epochs: int) -> RunInfo:
+        return RunInfo(
+            run_id=self.run_id,
+            environment=type(self.environments[0]).__name__,
+            agents=tuple(agent.name for env in self.environments for agent in env.agents),
+            worlds=self.group.worlds,
+            replicas=len(self.environments),
+            epochs=epochs,
+            first_epoch=self.epoch + 1,
+            config=self.config.as_dict(),
+            fingerprint=numerics.fingerprint(self.plan.device),
+        )
+
+
+def _describe_round(activity: Activity) -> str:
+    return f"round {activity.job}"
+
+
+def _require_distinct_replicas(environments: Sequence[Any]) -> None:
+    """Raise SharingError if two replicas have the same seed and values: one experiment would count twice."""
+    known: list[tuple[Any, ...]] = []
+    for env in environments:
+        key = (env.seed, env.config.model, env.config.world)
+        if key in known:
+            raise SharingError(f"two replicas share the seed {env.seed}: give each a seed of its own")
+        known.append(key)

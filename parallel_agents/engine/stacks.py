@@ -1,0 +1,516 @@
+"""Stacks: models of one algorithm and shape as rows that act, store and learn together.
+
+`Stack` computes with arrays whose first axis is the model. `StackedAgents` fills those arrays from the environments of
+a run and is one kind of agents in an `AgentGroup`. Shapes: N agents, W worlds, D numbers of an observation, A actions.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, ExitStack, nullcontext
+from dataclasses import replace
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import torch
+
+from parallel_agents.algorithms.acting import ActionDraws, FrameStack, Inference, RecurrentState, Weights
+from parallel_agents.algorithms.base import AlgorithmSpec, Model
+from parallel_agents.algorithms.learner import LearnerState, RoundResult, Snapshot
+from parallel_agents.core.compiled import njit
+from parallel_agents.core.errors import ActionError, ContractError, NonFiniteError, ShapeError
+from parallel_agents.core.observations import flatten_observation
+from parallel_agents.core.seeding import Identity, Purpose, generator
+from parallel_agents.core.types import AgentId, Array, StepResult, Transitions
+from parallel_agents.engine.events import event_columns
+from parallel_agents.execution.backend import shares
+from parallel_agents.nn import Invariance, probe
+from parallel_agents.nn.layers import tile_rows
+from parallel_agents.replay import PRIORITY, Buffer, Ring, ThreadSafeBuffer, write_priorities
+
+Masks = Sequence[Array | None] | None
+"""Action masks of an environment, one (W, A) bool array per agent; None: everything is allowed."""
+_NO_LOCK: AbstractContextManager[Any] = nullcontext()
+
+
+def group_models(models: Sequence[Model]) -> list[list[int]]:
+    """Return the positions of models that can be rows of one stack, in order of first appearance."""
+    stacks: dict[Any, list[int]] = {}
+    for position, model in enumerate(models):
+        stacks.setdefault((type(model), model.spec), []).append(position)
+    return list(stacks.values())
+
+
+class Stack:
+    """N models computed together, each with its own weights, optimizer, buffer and draws."""
+
+    def __init__(
+        self,
+        models: Sequence[Model],
+        *,
+        together: bool,
+        locked: bool = False,
+        device: str = "cpu",
+        workers: int = 1,
+    ) -> None:
+        """Take over the models' states and buffers.
+
+        together: act in one forward pass instead of one per model. locked: put a lock on every buffer. workers: how
+        many workers will share the training of these models, at most; the probe tries their shares.
+        """
+        self.models = list(models)
+        self.device = device
+        self.spec: AlgorithmSpec = self.models[0].spec
+        shape = self.spec.ring
+        self.identity = Identity(
+            tuple(model.identity.seeds[0] for model in self.models),
+            tuple(model.identity.agents[0] for model in self.models),
+        )
+        self.ring = Ring(shape, len(self.models))
+        for row, model in enumerate(self.models):
+            if locked and not isinstance(model.memory, ThreadSafeBuffer):
+                model.memory = ThreadSafeBuffer.taking_over(model.memory)
+            model.memory.move_to(self.ring, row)
+            model.in_stack = True
+        self._locked = [model.memory for model in self.models if type(model.memory) is not Buffer]
+        self.learner = self.spec.learner(device=device)
+        self.state = LearnerState.join([model.state for model in self.models])
+        self.invariance = probe_stack(self.spec, len(self.models), device, workers)  # type: ignore[arg-type]
+        if not self.invariance.holds:
+            warnings.warn(
+                f"{len(self.models)} agents of {self.spec} are computed one at a time: {self.invariance.detail}",
+                RuntimeWarning,
+                stacklevel=2,
+            )
+        together = together and self.invariance.holds
+        self.inference = Inference(
+            self.learner.network, len(self.models), shape.worlds, together=together, device=device
+        )
+        self.inference.weights = Weights(0, self.learner.policy(self.state))
+        self.frames = FrameStack(len(self.models), shape.worlds, math.prod(shape.observation), shape.frames)
+        self.recurrent = RecurrentState(len(self.models), shape.worlds, self.spec.hidden_size)
+        self.draws = ActionDraws(self.identity, range(shape.worlds), self.spec.slots)
+        self.exploration = np.zeros(len(self.models))
+        self.lag: int | None = None
+        """How many rounds the acting weights may be behind; None: not checked."""
+
+    def __len__(self) -> int:
+        return len(self.models)
+
+    # -- acting ----------------------------------------------------------------------------------------------
+
+    def start_epoch(self, epoch: int) -> None:
+        """Read each model's exploration for the epoch."""
+        for row, model in enumerate(self.models):
+            model.start_epoch_action(epoch=epoch)
+            self.exploration[row] = model.epsilon
+
+    def act(
+        self, observations: Array, first: Array, epoch: int, turn: int, masks: Array | None = None
+    ) -> tuple[Array, dict[str, Array]]:
+        """Return actions (N, W) for observations (N, W, D), and the columns to store beside them.
+
+        first: (N, W) bool, True where an episode starts.
+        """
+        inputs = self.recurrent.inputs(self.frames.push(observations, first), first)
+        draws = self.draws.at(epoch, turn)
+        needed = self._needs_forward(draws, self.exploration)
+        if needed is None:
+            outputs = self.inference.forward(inputs)
+        else:
+            outputs = self.inference.forward_some(inputs, needed, self.spec.choices)
+        actions, extras = self.spec.choose(self.recurrent.outputs(outputs), draws, self.exploration, masks)
+        columns = {**extras, **self.recurrent.columns()}
+        return actions, columns if masks is None else {**columns, "masks": masks}
+
+    def act_again(
+        self, row: int, observations: Array, epoch: int, turn: int, masks: Array | None = None
+    ) -> tuple[Array, dict[str, Array]]:
+        """Return one agent's actions (W,) and columns for newer observations (W, D) in the same turn."""
+        part = slice(row, row + 1)
+        draws = self.draws.at(epoch, turn)[part]
+        inputs = self.recurrent.inputs_again(row, self.frames.replace(row, observations))
+        needed = self._needs_forward(draws, self.exploration[part])
+        if needed is None or needed[0]:
+            outputs = self.recurrent.outputs_again(row, self.inference.forward_agent(row, inputs))
+        else:
+            outputs = np.zeros((len(inputs), self.spec.choices), np.float32)
+        stacked_masks = None if masks is None else masks[None]
+        actions, extras = self.spec.choose(outputs[None], draws, self.exploration[part], stacked_masks)
+        columns = {name: column[0] for name, column in extras.items()}
+        return actions[0], columns if masks is None else {**columns, "masks": masks}
+
+    def _needs_forward(self, draws: Array, exploration: Array) -> Array | None:
+        """Return (N,) whose networks must be computed; None: everyone's, also where skipping some saves no time."""
+        return self.spec.needs_forward(draws, exploration) if self.inference.skips_agents else None
+
+    # -- storing ---------------------------------------------------------------------------------------------
+
+    def add(self, turn: Transitions) -> None:
+        """Store one turn in every agent's own buffer."""
+        with self._locks():
+            self.ring.add(turn)
+
+    def close(self, observations: Array, *, ended: bool, masks: Array | None = None) -> None:
+        """Store the observations (N, W, D) after the last turn; ended: the episodes stop here."""
+        extras: dict[str, Array] = {}
+        if self.spec.on_policy:
+            outputs = self.inference.forward(self.recurrent.inputs_ahead(observations))
+            extras = self.spec.closing_columns(self.recurrent.outputs_ahead(outputs))
+        if masks is not None:
+            extras["masks"] = masks
+        with self._locks():
+            self.ring.close(observations, ended=ended, extras=extras)
+
+    def _locks(self) -> AbstractContextManager[Any]:
+        """Return a context that holds the locks of all buffers that have one."""
+        if not self._locked:
+            return _NO_LOCK
+        locks = ExitStack()
+        for buffer in self._locked:
+            locks.enter_context(buffer.locked())
+        return locks
+
+    # -- rounds ----------------------------------------------------------------------------------------------
+
+    def snapshot(self, round_: int) -> Snapshot:
+        """Return what a round will read: a copy, or for on-policy learners the buffers, which new ones replace."""
+        with self._locks():
+            taken = self.example(round_)
+            if self.spec.on_policy:
+                self._refuse_stale(round_)
+                self.ring.renew()
+                for row, model in enumerate(self.models):
+                    model.memory.ring = self.ring.agent(row)
+        return taken
+
+    def example(self, round_: int = 0) -> Snapshot:
+        """Return what a round would read now; nothing is handed over."""
+        hyper = [model.hyper for model in self.models]
+        taken = self.spec.snapshot(self.ring, self.identity, hyper, round_, self.learner.updates)
+        ready = taken["ready"] & ~np.array([model.frozen for model in self.models])
+        return Snapshot(round_, {**taken.columns, "ready": ready})
+
+    def _refuse_stale(self, round_: int) -> None:
+        """Raise ContractError if on-policy data are older than the lag allows."""
+        if self.lag is None:
+            return
+        oldest = round_ - 1 - self.lag
+        stale = self.ring.valid.any(axis=2) & (self.ring.version < oldest)
+        if stale.any():
+            raise ContractError(
+                f"round {round_} was to learn on policy from steps of version {self.ring.version[stale].min()}, with a "
+                f"lag of {self.lag} they may be of version {oldest} or newer: collect anew with the weights of now"
+            )
+
+    @property
+    def waits_for_priorities(self) -> bool:
+        """True where what a round reads depends on the priorities that earlier rounds publish."""
+        return PRIORITY in self.ring.extras
+
+    def publish(self, version: int, state: LearnerState, result: RoundResult | None = None) -> None:
+        """Make a learner's weights the acting weights, and store the priorities that its round found."""
+        self.inference.weights = Weights(version, self.learner.policy(state))
+        if result is not None and result.priorities:
+            with self._locks():
+                write_priorities(self.ring, result.priorities["places"], result.priorities["errors"])
+
+    @property
+    def acting_rows(self) -> torch.Tensor:
+        """(N, P) the weights that act now."""
+        return self.inference.weights.rows
+
+    def copy_acting_weights(self) -> None:
+        """Give every model the weights it acts with now, for an evaluation in the middle of a run."""
+        for row, model in enumerate(self.models):
+            model.state = self.learner.acting_as(model.state, self.acting_rows[row : row + 1].clone())
+
+    def copy_state(self, state: LearnerState) -> None:
+        """Give every model its row of the learner's newest state, as a copy of its own."""
+        for row, model in enumerate(self.models):
+            model.state = state.rows(slice(row, row + 1)).clone()
+
+
+class StackedAgents:
+    """The agents of a stack within a run: one kind of `engine.agents.Agents`."""
+
+    def __init__(
+        self, ids: Sequence[AgentId], environments: Sequence[Any], stack: Stack, event_ids: Sequence[Array] | None
+    ) -> None:
+        """event_ids: per agent, its own class id of each of its environment's event types; None: uniform sampling."""
+        self.ids = list(ids)
+        self.stack = stack
+        self._environments = environments
+        self._event_ids = event_ids
+        self._worlds = stack.spec.worlds
+        self._rows = {agent_id: row for row, agent_id in enumerate(self.ids)}
+        self._all_present = np.ones(len(self.ids), np.bool_)
+        self._observations: Array = np.empty(0)
+        self._actions: Array = np.empty(0)
+        self._extras: dict[str, Array] = {}
+
+    def start_epoch(self, epoch: int) -> None:
+        """Prepare every model for an epoch."""
+        self.stack.start_epoch(epoch)
+
+    def end_epoch(self, epoch: int) -> None:
+        """Call every model's `end_epoch_action`."""
+        for model in self.stack.models:
+            model.end_epoch_action(epoch=epoch)
+
+    # -- acting ----------------------------------------------------------------------------------------------
+
+    def act(
+        self,
+        observations: Sequence[Any],
+        masks: Sequence[Masks],
+        first: Sequence[Array],
+        epoch: int,
+        turn: int,
+        *,
+        sequential: bool,
+    ) -> int:
+        """Choose actions for all agents from one observation array per environment; return how many were chosen."""
+        self._observations = self._collate(observations)
+        allowed = self._collate_masks(masks)
+        self._actions, self._extras = self.stack.act(self._observations, self._gather(first), epoch, turn, allowed)
+        return int(self._actions.shape[0] * self._actions.shape[1])
+
+    def act_in_turn(self, agent_id: AgentId, observation: Array, mask: Array | None, epoch: int, turn: int) -> bool:
+        """Choose one agent's actions again if its observation or mask has changed since `act`; return whether so."""
+        row, spec = self._rows[agent_id], self.stack.spec
+        numbers, before = np.asarray(observation, np.float32), self._observations[row]
+        allowed = self._checked_mask(mask, agent_id) if spec.masked else None
+        same_mask = allowed is None or np.array_equal(allowed, self._extras["masks"][row])
+        if same_mask and np.array_equal(numbers.reshape(-1), before.reshape(-1)):
+            return False
+        self._observations[row] = flat = self._checked([numbers], [agent_id])[0]
+        self._actions[row], columns = self.stack.act_again(row, flat, epoch, turn, allowed)
+        for name, column in columns.items():
+            self._extras[name][row] = column
+        return True
+
+    def actions_of(self, agent_id: AgentId) -> Array:
+        """Return the actions (W, …) of one agent in this turn."""
+        return np.asarray(self._actions[self._rows[agent_id]])
+
+    def all_actions(self) -> Array:
+        """Return the actions (N, W, …) of all agents in this turn."""
+        return self._actions
+
+    # -- storing ---------------------------------------------------------------------------------------------
+
+    def store(self, step: StepResult) -> None:
+        """Store the transitions of this turn."""
+        extras = self._extras
+        if self._event_ids is not None:
+            extras = extras | event_columns(self.ids, self._event_ids, step.events, self._worlds)
+        self.stack.add(
+            Transitions(
+                observations=self._observations,
+                actions=self._actions,
+                rewards=self._gather(step.rewards),
+                terminated=self._gather(step.terminated),
+                truncated=self._gather(step.truncated),
+                valid=self._gather(step.acted),
+                first=self._gather(step.first),
+                present=self._present(step),
+                version=self.stack.inference.version,
+                extras=extras,
+            )
+        )
+
+    def close_epoch(self, observations: Sequence[Any], masks: Sequence[Masks], *, ended: bool) -> None:
+        """Store the observations after the last turn; ended: the episodes stop here."""
+        self.stack.close(self._collate(observations), ended=ended, masks=self._collate_masks(masks))
+
+    def _present(self, step: StepResult) -> Array:
+        """Return (N,) bool, True where an agent's environment took part in the turn."""
+        if all(step.present):
+            return self._all_present
+        return np.array([step.present[agent_id.environment] for agent_id in self.ids])
+
+    def _gather(self, arrays: Sequence[Array]) -> Array:
+        """Return the rows of these agents from one (N, W) array per environment."""
+        if len(arrays) == 1 and len(self.ids) == len(arrays[0]):
+            return arrays[0]
+        return np.stack([arrays[k][i] for k, i in self.ids])
+
+    # -- digest and checkpoint -------------------------------------------------------------------------------
+
+    def state(self, agent_id: AgentId) -> list[Any]:
+        """Return what an agent stores beside its row of the stack."""
+        return states_of_copies(self._environments[agent_id.environment].copies_of(agent_id.agent))
+
+    def load_state(self, agent_id: AgentId, state: Any) -> None:
+        """Restore what `state` returned."""
+        load_states_of_copies(self._environments[agent_id.environment].copies_of(agent_id.agent), state)
+
+    # -- checking what environments give ---------------------------------------------------------------------
+
+    def _collate(self, observations: Sequence[Any]) -> Array:
+        """Return copies (N, W, D) of these agents' observations from one array or list per environment, checked."""
+        for env, own in zip(self._environments, observations, strict=True):
+            if len(own) != len(env.agents):
+                raise ShapeError(
+                    f"{type(env).__name__} has {len(env.agents)} agents, but observe() gave what {len(own)} see"
+                )
+        if len(observations) == 1 and len(self.ids) == len(observations[0]) and isinstance(observations[0], np.ndarray):
+            return self._checked(observations[0], self.ids)
+        return self._checked([np.asarray(flatten_observation(observations[k][i], 1)) for k, i in self.ids], self.ids)
+
+    def _checked(self, observations: Array | Sequence[Array], ids: Sequence[AgentId]) -> Array:
+        """Return finite copies (N, W, D) of the observations (W, *obs) of some agents; raise if one does not fit."""
+        wanted = (self._worlds, *self.stack.spec.observation)
+        fitting = (wanted, (self._worlds, math.prod(self.stack.spec.observation)))  # flat observations fit too
+        alike = isinstance(observations, np.ndarray) and observations.shape[1:] in fitting
+        for agent_id, own in [] if alike else zip(ids, observations, strict=True):
+            if own.shape not in fitting:
+                raise ShapeError(
+                    f"the observation of {self._name(agent_id)} has shape {own.shape}, wanted is "
+                    f"(worlds, *obs) = {wanted}: check observe() or pov(), and the model's obs_shape"
+                )
+        block = _float32_copy(observations).reshape(len(ids), self._worlds, -1)
+        if not all_finite(block):
+            row, world = np.argwhere(~np.isfinite(block).all(axis=-1))[0]
+            env = self._environments[ids[row].environment]
+            raise NonFiniteError(
+                f"the observation of {self._name(ids[row])} in world {world} holds NaN or infinity "
+                f"(epoch {env.epoch}, turn {env.turn}): check the environment"
+            )
+        return block
+
+    def _collate_masks(self, masks: Sequence[Masks]) -> Array | None:
+        """Return the action masks (N, W, A) of these agents; None where their algorithm stores none."""
+        if not self.stack.spec.masked:
+            return None
+        return np.stack([self._checked_mask(_mask_of(masks, agent_id), agent_id) for agent_id in self.ids])
+
+    def _checked_mask(self, mask: Array | None, agent_id: AgentId) -> Array:
+        """Return one agent's mask (W, A); all True where there is none. Raise if it does not fit."""
+        wanted = (self._worlds, self.stack.spec.choices)
+        if mask is None:
+            return np.ones(wanted, np.bool_)
+        if mask.shape != wanted:
+            raise ShapeError(
+                f"the action mask of {self._name(agent_id)} has shape {mask.shape}, wanted is (worlds, actions) = "
+                f"{wanted}: check action_masks() or action_mask()"
+            )
+        if not mask.any(axis=1).all():
+            world = int(np.flatnonzero(~mask.any(axis=1))[0])
+            raise ActionError(
+                f"the action mask of {self._name(agent_id)} in world {world} forbids every action: allow at least one"
+            )
+        return mask
+
+    def _name(self, agent_id: AgentId) -> str:
+        return str(self._environments[agent_id.environment].agents[agent_id.agent].name)
+
+
+@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+def all_finite(numbers: Array) -> bool:
+    """Return True if no number is NaN or infinite."""
+    for number in numbers.flat:  # noqa: SIM110 - compiled
+        if not np.isfinite(number):
+            return False
+    return True
+
+
+def states_of_copies(copies: Sequence[Any]) -> list[Any]:
+    """Return what an agent itself, in every world, carries from epoch to epoch; empty where it defines no `state`."""
+    return [agent.state() for agent in copies if agent.has_state]
+
+
+def load_states_of_copies(copies: Sequence[Any], states: Sequence[Any]) -> None:
+    """Restore what `states_of_copies` returned."""
+    for agent, state in zip([agent for agent in copies if agent.has_state], states, strict=True):
+        agent.load_state(state)
+
+
+def _mask_of(masks: Sequence[Masks], agent_id: AgentId) -> Array | None:
+    own = masks[agent_id.environment]
+    return None if own is None else own[agent_id.agent]
+
+
+def _float32_copy(observations: Any) -> Array:
+    """Return a copy; numbers too large for float32 become infinite, and are refused as such."""
+    if isinstance(observations, np.ndarray) and observations.dtype == np.float32:
+        return observations.copy()
+    with np.errstate(over="ignore", invalid="ignore"):
+        return np.array(observations, np.float32)
+
+
+# -- the probe -------------------------------------------------------------------------------------------------------
+
+
+@lru_cache(maxsize=64)
+def probe_stack(spec: Any, agents: int, device: str, workers: int) -> Invariance:
+    """Compare acting and training of a whole stack with those of single agents and of workers' shares, byte for byte.
+
+    The computation is the real one at its real shapes, on random data. Learners cut what they are given into blocks
+    that fit the cache, so each share is cut here as it will be in a round.
+    """
+    if agents == 1:
+        return Invariance(True, "one agent")
+    learner = spec.learner(device=device, updates=2)
+    identity = Identity((0,) * agents, tuple(range(agents)))
+    state = learner.init(identity, [spec.probe_hyper()] * agents)
+    snapshot = random_snapshot(spec, agents, updates=2)
+    shape = (agents, tile_rows(spec.worlds), spec.network.inputs)
+    inputs = torch.from_numpy(generator(0, Purpose.SAMPLE, world=2).standard_normal(shape, np.float32))
+
+    def compute(part: slice) -> list[torch.Tensor]:
+        trained, _ = learner.learn(state.rows(part), snapshot.rows(part), identity.rows(part))
+        with torch.inference_mode():
+            outputs = learner.network.bound_forward(learner.policy(trained))(inputs[part].to(device))
+        return [outputs.clone(), *trained.tensors.values()]
+
+    return probe(compute, agents, _worker_shares(agents, workers))
+
+
+def random_snapshot(spec: Any, agents: int, *, updates: int) -> Snapshot:
+    """Return the snapshot of a round over random transitions, at the shapes that a run will have."""
+    identity, hyper = Identity((0,) * agents, tuple(range(agents))), [spec.probe_hyper()] * agents
+    snapshot = spec.snapshot(_random_ring(spec, agents), identity, hyper, 1, updates)
+    return Snapshot(1, {**snapshot.columns, "ready": np.ones(agents, np.bool_)})
+
+
+def _random_ring(spec: Any, agents: int) -> Ring:
+    """Return buffers filled with random transitions, of the size of a round's data."""
+    if not spec.on_policy:  # samples are drawn from it, so a few rows suffice
+        spec = replace(spec, capacity=max(64, 2 * spec.n_step) * spec.worlds)
+    draws = generator(0, Purpose.SAMPLE, world=1)
+    ring = Ring(spec.ring, agents)
+    rows = ring.valid.shape[1]
+    used = rows - getattr(spec, "epochs", 1)  # every epoch leaves one row that is no sample
+    ring.observations[:] = draws.standard_normal(ring.observations.shape, np.float32)
+    ring.actions[:] = draws.integers(0, 2, ring.actions.shape) if (spec.actions or 2) > 1 else 0
+    ring.rewards[:] = draws.standard_normal(ring.rewards.shape, np.float32)
+    ring.terminated[:] = draws.random(ring.terminated.shape) < 0.05
+    ring.valid[:, :used] = True
+    ring.follow[:, :used] = 1
+    ring.age[:] = np.arange(rows)[:, None]
+    for name, column in ring.extras.items():
+        if name == "masks":
+            column[:] = draws.random(column.shape) < 0.8
+            column[..., :2] = True
+        elif name == "event_type":
+            column[:] = -1.0
+        elif name != PRIORITY:
+            column[:] = -np.abs(draws.standard_normal(column.shape, np.float32))
+    ring.pos[:] = rows
+    ring.head[:] = used * spec.worlds
+    for row in range(agents):
+        ring.list_starts(row)
+    return ring
+
+
+def _worker_shares(agents: int, workers: int) -> list[slice]:
+    """Return the first and the last share of every size that up to `workers` workers get."""
+    parts = [share for count in range(2, workers + 1) for share in shares(agents, count)]
+    sizes = {part.stop - part.start for part in parts} - {0, 1}
+    ends = [[part for part in parts if part.stop - part.start == size] for size in sorted(sizes)]
+    return [part for own in ends for part in (own[0], own[-1])]

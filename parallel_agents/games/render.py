@@ -1,0 +1,235 @@
+"""Pictures of one world: as an array, in the terminal, and as GIFs of recorded episodes.
+
+Walls and floors fill their cells, things are smaller squares, and agents are discs, each in its own colour, with a
+notch on the side they face. Agents of different kinds show their kind in the middle. Frozen agents are crossed out.
+Below stands the return of each agent, beside its colour.
+"""
+
+from __future__ import annotations
+
+import colorsys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+from rich.console import Group
+from rich.style import Style
+from rich.table import Table
+from rich.text import Text
+
+from parallel_agents.core.errors import ConfigError
+from parallel_agents.core.files import write_atomically
+from parallel_agents.core.types import EpochStats, RunInfo
+from parallel_agents.games.grid import Grid, top_codes
+from parallel_agents.games.kernels import Bytes, Flags
+from parallel_agents.tracking.callbacks import BaseCallback
+
+if TYPE_CHECKING:
+    from parallel_agents.games.environment import GridEnvironment
+
+_BACKGROUND = (24, 26, 32)
+_GOLDEN_RATIO = 0.618033988749895
+"""Steps of the golden ratio round the colour circle keep the colours of any number of agents apart."""
+
+
+def agent_colours(agents: int) -> Bytes:
+    """Return (N, 3) a colour for each agent; the colour of agent n does not depend on N."""
+    hues = [(0.08 + n * _GOLDEN_RATIO) % 1.0 for n in range(agents)]
+    rgb = [colorsys.hsv_to_rgb(hue, 0.45 + 0.25 * (n % 2), 1.0) for n, hue in enumerate(hues)]
+    colours: Bytes = np.rint(255 * np.array(rgb)).astype(np.uint8)
+    return colours
+
+
+def draw_world(grid: Grid, world: int = 0, cell: int = 16, *, frozen: Flags | None = None) -> Bytes:
+    """Return (H * cell, C * cell, 3) a picture with cells of `cell` pixels; `frozen`, (N,), is who is crossed out."""
+    if cell < 4:
+        raise ConfigError(f"cells of {cell} pixels are too small to draw: give at least 4")
+    field = grid.field
+    layers = grid.cells[world].copy()
+    layers[field.layer, grid.positions[:, world, 0], grid.positions[:, world, 1]] = 0  # agents are drawn last
+    image = np.empty((field.height, cell, field.width, cell, 3), np.uint8)
+    image[:] = _BACKGROUND
+    for number, codes in enumerate(layers):
+        inset = field.passable[codes] & (number >= field.layer)  # walls and floors fill their cells
+        painted = (codes > 0)[:, None, :, None] & (~inset[:, None, :, None] | _square(cell)[:, None, :])
+        np.copyto(image, field.palette[codes][:, None, :, None], where=painted[..., None])
+    for n, colour in enumerate(agent_colours(len(grid.positions))):
+        y, x = grid.positions[n, world]
+        image[y, :, x][_disc(cell, int(grid.headings[n, world]))] = colour
+        if np.ptp(grid.agent_kinds[:, world]):
+            image[y, :, x][_centre(cell)] = field.palette[grid.agent_kinds[n, world]]
+        if frozen is not None and frozen[n]:
+            image[y, :, x][_cross(cell)] = _BACKGROUND
+    return image.reshape(field.height * cell, field.width * cell, 3)
+
+
+_FONT = dict(
+    zip("0123456789-.", (31599, 9362, 29671, 29391, 23497, 31183, 31215, 29257, 31727, 31695, 448, 2), strict=True)
+)
+"""3 x 5 dots of each character, row by row, the first in the highest bit."""
+_DOT, _SWATCH, _CHARACTERS = 2, 8, 6
+_TEXT_COLOUR = (230, 232, 238)
+
+
+def draw_scores(returns: NDArray[Any], width: int) -> Bytes:
+    """Return (rows, at least width, 3) each agent's colour and return, in as many lines as needed.
+
+    >>> draw_scores(np.array([3.5]), 120).shape
+    (16, 120, 3)
+    """
+    entry = _SWATCH + (4 * _CHARACTERS + 4) * _DOT
+    columns, line = max(1, width // entry), 5 * _DOT + 6
+    strip = np.full((line * -(-len(returns) // columns), max(width, entry), 3), _BACKGROUND, np.uint8)
+    for n, (value, colour) in enumerate(zip(returns, agent_colours(len(returns)), strict=True)):
+        top, left = n // columns * line + 3, n % columns * entry + _DOT
+        strip[top : top + 5 * _DOT, left : left + _SWATCH] = colour
+        text = _number_mask(float(value))
+        strip[top : top + len(text), left + _SWATCH + _DOT :][:, : text.shape[1]][text] = _TEXT_COLOUR
+    return strip
+
+
+def stack_vertically(upper: Bytes, lower: Bytes) -> Bytes:
+    """Return one picture above the other, the narrower one widened."""
+    width = max(upper.shape[1], lower.shape[1])
+    image = np.full((len(upper) + len(lower), width, 3), _BACKGROUND, np.uint8)
+    image[: len(upper), : upper.shape[1]] = upper
+    image[len(upper) :, : lower.shape[1]] = lower
+    return image
+
+
+def terminal_view(game: GridEnvironment, world: int = 0) -> Group:
+    """Return one world for the terminal, two characters a cell, with its turn and the returns of its agents."""
+    returns = Table.grid(padding=(0, 1))
+    colours = [_style_colour(colour) for colour in agent_colours(len(game.agents))]
+    for n, agent in enumerate(game.agents):
+        returns.add_row(Text("●", colours[n]), str(agent.name), Text(f"{game.earned[n, world]:.4g}", justify="right"))
+    columns = Table.grid(padding=(0, 3))
+    columns.add_row(_terminal_field(game, world, colours), returns)
+    return Group(Text(f"{type(game).__name__}, turn {game.turn}", "bold"), columns)
+
+
+def _terminal_field(game: GridEnvironment, world: int, colours: list[str]) -> Text:
+    """Return the cells of a world, with arrows for agents and crosses for frozen ones."""
+    grid, frozen = game.grid, game.frozen()
+    agent_at = {(int(y), int(x)): n for n, (y, x) in enumerate(grid.positions[:, world])}
+    lines = Text(no_wrap=True)
+    for y, row in enumerate(top_codes(grid.cells[world])):
+        for x, code in enumerate(row):
+            background = _style_colour(grid.field.palette[code] if code else _BACKGROUND)
+            n = agent_at.get((y, x))
+            if n is None:
+                lines.append("  ", Style(bgcolor=background))
+                continue
+            glyph = "✖" if frozen[n, world] else "▲▶▼◀"[grid.headings[n, world]]
+            if code == grid.agent_kinds[n, world]:  # else it is a beam over the agent, which stays visible
+                background = _style_colour(_BACKGROUND)
+            lines.append(f"{glyph} ", Style(color=colours[n], bgcolor=background, bold=True))
+        lines.append("\n")
+    return lines
+
+
+def write_gif(path: Path | str, frames: Sequence[Bytes], *, fps: float = 8.0) -> Path:
+    """Write frames as an endless GIF; needs imageio, from the extra `report`."""
+    if not frames:
+        raise ConfigError(f"no frames for {path}: record at least one")
+    path, imageio = Path(path), load_imageio()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    data = imageio.imwrite("<bytes>", np.stack(frames), extension=".gif", duration=1000.0 / fps, loop=0)
+    write_atomically(path, [data])
+    return path
+
+
+def load_imageio() -> Any:
+    """Return the module that writes GIFs, or raise an error that says how to install it."""
+    try:
+        from imageio import v3
+    except ImportError as error:
+        raise ConfigError(
+            "writing a GIF needs imageio, which is not installed: install parallel-agents with the extra 'report'"
+        ) from error
+    return v3
+
+
+class Recorder(BaseCallback):
+    """Records a world in the epochs `every`, 2 * `every`, … and in the last one, as `episode_<epoch>.gif`.
+
+    Give it to the run: `game.run_experiment(callbacks=[Recorder(game, "pictures", every=50)])`.
+    """
+
+    def __init__(
+        self, game: GridEnvironment, folder: str | Path, *, every: int, world: int = 0, cell: int = 12, fps: float = 8.0
+    ) -> None:
+        if every < 1:
+            raise ConfigError(f"recording every {every} epochs: give a whole number of at least 1")
+        load_imageio()
+        self._game, self._folder, self._every = game, Path(folder), every
+        self._world, self._cell, self._fps = world, cell, fps
+        self._last_epoch = 0
+        self._frames: list[Bytes] = []
+        self.written: list[Path] = []
+        """The GIFs so far."""
+        game.recorder = self
+
+    def on_start(self, run: RunInfo) -> None:
+        """Store which epoch is the last."""
+        self._last_epoch = run.epochs
+
+    def capture(self) -> None:
+        """Keep a picture of the world before a turn; the game calls it."""
+        if self._game.turn == 1:
+            self._frames.clear()
+        if self._game.epoch % self._every == 0 or self._game.epoch == self._last_epoch:
+            self._frames.append(self._game.render(self._world, self._cell))
+
+    def on_epoch(self, stats: EpochStats) -> None:
+        """Write the pictures of the epoch, and one of its end, as a GIF."""
+        if self._frames:
+            self._frames.append(self._game.render(self._world, self._cell))
+            path = self._folder / f"episode_{stats.epoch:06d}.gif"
+            self.written.append(write_gif(path, self._frames, fps=self._fps))
+            self._frames.clear()
+
+
+def _number_mask(value: float) -> NDArray[np.bool_]:
+    """Return (5 dots, characters * 4 dots) where a number is painted, in at most `_CHARACTERS` characters."""
+    digits = 2 if abs(value) < 10.0 else 1 if abs(value) < 1000.0 else 0
+    bits = np.array([_FONT.get(character, 0) for character in f"{value:.{digits}f}"[:_CHARACTERS]])
+    dots = (bits[:, None] >> np.arange(14, -1, -1) & 1).astype(np.bool_).reshape(-1, 5, 3)
+    spaced = np.pad(dots, ((0, 0), (0, 0), (0, 1)))  # (characters, 5, 4)
+    return np.kron(np.concatenate(spaced, axis=1), np.ones((_DOT, _DOT), np.bool_))
+
+
+def _square(cell: int) -> NDArray[np.bool_]:
+    """Return (cell, cell) where a thing is painted: a square with the background around it."""
+    edge = np.minimum(np.arange(cell), np.arange(cell)[::-1])
+    return np.minimum.outer(edge, edge) >= max(1, cell // 5)
+
+
+def _centre(cell: int) -> NDArray[np.bool_]:
+    """Return (cell, cell) the middle of an agent."""
+    distance = np.abs(np.arange(cell) - (cell - 1) / 2)
+    return np.asarray(np.maximum.outer(distance, distance) <= cell / 8)
+
+
+def _cross(cell: int) -> NDArray[np.bool_]:
+    """Return (cell, cell) the two diagonals over a frozen agent."""
+    down, right = np.indices((cell, cell))
+    thickness = max(1, cell // 8)
+    return np.asarray((abs(down - right) < thickness) | (abs(down + right - cell + 1) < thickness))
+
+
+def _disc(cell: int, heading: int) -> NDArray[np.bool_]:
+    """Return (cell, cell) where an agent is painted: a disc, notched on the side it faces."""
+    centre = (cell - 1) / 2
+    across, along = np.meshgrid(np.arange(cell) - centre, centre - np.arange(cell))  # for an agent that faces up
+    disc = across**2 + along**2 <= (cell / 2 - 0.5) ** 2
+    notch = (np.abs(across) <= cell / 8) & (along > cell / 8)
+    return np.rot90(disc & ~notch, -heading)
+
+
+def _style_colour(rgb: Sequence[int] | Bytes) -> str:
+    """Return a colour as rich's styles name it."""
+    red, green, blue = (int(part) for part in rgb)
+    return f"rgb({red},{green},{blue})"

@@ -1,0 +1,213 @@
+"""Open an export of any form and load it into one shape: tables `hits`, `ads` and `insights` in DuckDB.
+
+Parquet and JSON-lines directories or files, DuckDB files and Arrow tables are accepted. Columns that an older
+export lacks read as null; only time, event name and user are required.
+
+Beside the events there may be an `ads` table (a row per date, campaign, creative and position: impressions, clicks,
+cost, our bid per click, and the share of eligible auctions in which the campaign was shown) and an `auction_insights`
+table (a row per date, campaign and competitor: the share of our auctions in which it took part, `overlap_rate`, and of
+those the share in which it ranked above us, `position_above_rate`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from parallel_agents.core.errors import ConfigError
+from parallel_agents.market.database import ATTACHED, connect, identifier, load_duckdb, path_list
+
+if TYPE_CHECKING:
+    import duckdb
+
+_REQUIRED = ("event_timestamp", "event_name", "user_pseudo_id")
+_VALUE = "STRUCT(string_value VARCHAR, int_value BIGINT, float_value DOUBLE, double_value DOUBLE)"
+_EVENT_COLUMNS = {  # the part of the GA4 schema that is read, with types for JSON lines, which have none
+    "event_timestamp": "BIGINT",
+    "event_name": "VARCHAR",
+    "user_pseudo_id": "VARCHAR",
+    "event_params": f'STRUCT("key" VARCHAR, "value" {_VALUE})[]',
+    "device": "STRUCT(category VARCHAR, operating_system VARCHAR)",
+    "traffic_source": "STRUCT(name VARCHAR, medium VARCHAR, source VARCHAR)",
+    "collected_traffic_source": "STRUCT(manual_campaign_name VARCHAR, manual_source VARCHAR, "
+    "manual_medium VARCHAR, manual_content VARCHAR)",
+    "ecommerce": "STRUCT(purchase_revenue_in_usd DOUBLE, purchase_revenue DOUBLE, transaction_id VARCHAR)",
+    "event_value_in_usd": "DOUBLE",
+}
+REPORTS = {  # the columns that each report must have
+    "ads": ("date", "campaign", "channel", "creative", "position", "impressions", "clicks", "cost", "bid",
+            "impression_share"),
+    "auction_insights": ("date", "campaign", "competitor", "overlap_rate", "position_above_rate"),
+}  # fmt: skip
+_RANGES = {  # lowest and highest value of the reports' columns
+    "impressions": (0, None), "clicks": (0, None), "cost": (0, None), "bid": (0, None), "position": (1, None),
+    "impression_share": (0, 1), "overlap_rate": (0, 1), "position_above_rate": (0, 1),
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Export:
+    """An open export: table `hits` always exists, `ads` and `insights` only if `reports` names them."""
+
+    connection: duckdb.DuckDBPyConnection
+    source: str
+    reports: frozenset[str]
+    absent: tuple[str, ...]  # columns of the schema that this export lacks
+
+    def rows(self, query: str) -> dict[str, Any]:
+        """Return the columns of a query as numpy arrays; nulls become NaN or masked entries."""
+        return dict(self.connection.execute(query).fetchnumpy())
+
+
+def open_export(source: str | Path | Mapping[str, Any]) -> Export:
+    """Open an export directory, a file, a DuckDB database, or Arrow tables under the names of the files."""
+    name = "tables in memory" if isinstance(source, Mapping) else str(source)
+    try:
+        connection, tables = _attach(source)
+        if "events" not in tables:
+            raise ConfigError(
+                f"export {name} holds no events: expected events_YYYYMMDD.parquet, events_YYYYMMDD.jsonl, or a table "
+                "'events' (views are not read)"
+            )
+        absent = _make_hits(connection, tables["events"], name)
+        reports = frozenset(report for report in REPORTS if report in tables)
+        for report in reports:
+            _make_report(connection, report, tables[report])
+    except load_duckdb().Error as error:
+        cause = str(error).partition("\n")[0]
+        raise ConfigError(f"export {name} cannot be read: {cause}; check that its files are complete") from error
+    return Export(connection, name, reports, absent)
+
+
+def _attach(source: str | Path | Mapping[str, Any]) -> tuple[duckdb.DuckDBPyConnection, dict[str, str]]:
+    """Return a connection that can read the source, and for each table the SQL to select from."""
+    if isinstance(source, Mapping):
+        connection = connect()
+        views = {name: f"given_{name}" for name in ("events", *REPORTS) if name in source}
+        for name, view in views.items():
+            connection.register(view, source[name])
+        return connection, views
+    path = Path(source)
+    if not path.exists():
+        raise ConfigError(f"export {path} does not exist: give a directory, a file or a DuckDB database")
+    if path.is_file() and path.suffix in (".duckdb", ".db"):
+        connection = connect(database=path)
+        return connection, _database_tables(connection)
+    files = _table_files(path)
+    return connect([file for paths in files.values() for file in paths]), {t: _scan(p, t) for t, p in files.items()}
+
+
+def _database_tables(connection: duckdb.DuckDBPyConnection) -> dict[str, str]:
+    """Return the tables of the attached database; all `events` tables as one, views left out."""
+    query = (
+        "SELECT table_name FROM duckdb_tables() WHERE database_name = ? AND schema_name = 'main' ORDER BY table_name"
+    )
+    names = [str(row[0]) for row in connection.execute(query, [ATTACHED]).fetchall()]
+    quoted = {name: identifier(ATTACHED, "main", name) for name in names}
+    tables = {name: quoted[name] for name in REPORTS if name in quoted}
+    events = [quoted[n] for n in names if n == "events" or n.startswith("events_")]
+    if events:
+        tables["events"] = "(" + " UNION ALL BY NAME ".join(f"SELECT * FROM {table}" for table in events) + ")"
+    return tables
+
+
+def _table_files(path: Path) -> dict[str, list[Path]]:
+    """Return the files of each table; an intraday file is left out once the file of its day is there."""
+    if path.is_file():
+        return {"events": [path]}
+    files = {}
+    for form in ("parquet", "jsonl"):
+        daily = sorted(path.glob(f"events_[0-9]*.{form}"))
+        complete = {p.stem.removeprefix("events_") for p in daily}
+        intraday = sorted(path.glob(f"events_intraday_*.{form}"))
+        events = daily + [p for p in intraday if p.stem.removeprefix("events_intraday_") not in complete]
+        if events:
+            files["events"] = events
+        files |= {r: [path / f"{r}.{form}"] for r in REPORTS if (path / f"{r}.{form}").exists()}
+    return files
+
+
+def _scan(paths: list[Path], table: str) -> str:
+    """Return the SQL that reads the files of a table."""
+    if paths[0].suffix == ".parquet":
+        return f"read_parquet({path_list(paths)}, union_by_name = true, hive_partitioning = false)"
+    if paths[0].suffix not in (".jsonl", ".ndjson", ".json"):
+        raise ConfigError(f"{paths[0]} has an unknown format: give .parquet, .jsonl or .duckdb")
+    columns = ""
+    if table == "events":
+        columns = ", columns = {" + ", ".join(f"'{n}': '{t}'" for n, t in _EVENT_COLUMNS.items()) + "}"
+    return f"read_json({path_list(paths)}, format = 'newline_delimited', hive_partitioning = false{columns})"
+
+
+def _make_hits(connection: duckdb.DuckDBPyConnection, events: str, name: str) -> tuple[str, ...]:
+    """Create table `hits` with one flat row per event; return the columns of the schema that were absent."""
+    described = connection.execute(f"DESCRIBE SELECT * FROM {events}").fetchall()
+    types = {row[0]: str(row[1]) for row in described}
+    missing = [c for c in _REQUIRED if c not in types]
+    if missing:
+        raise ConfigError(f"export {name} lacks the columns {missing}: found {sorted(types)}; is it a GA4 export?")
+
+    def nested(column: str, field: str) -> str:
+        present = column in types and f"{field} " in types[column].replace('"', "")
+        return f"{column}.{field}" if present else "NULL"
+
+    def param(key: str, kind: str) -> str:
+        if "event_params" not in types:
+            return "NULL"
+        value = f"list_filter(event_params, lambda p: p.key = '{key}')[1].\"value\""
+        kinds = {"BIGINT": ("int_value", "string_value"), "VARCHAR": ("string_value",)}
+        options = kinds.get(kind, ("double_value", "float_value", "int_value", "string_value"))
+        casts = [f"TRY_CAST({value}.{o} AS {kind})" for o in options if o in types["event_params"]]
+        return f"coalesce({', '.join(casts)})" if casts else "NULL"
+
+    revenue = [nested("ecommerce", "purchase_revenue_in_usd"), nested("ecommerce", "purchase_revenue")]
+    revenue += ["event_value_in_usd" if "event_value_in_usd" in types else "NULL", param("value", "DOUBLE")]
+    if_first_session = f"CASE WHEN {param('ga_session_number', 'BIGINT')} = 1 THEN {{}} END"
+    collected = "collected_traffic_source"
+
+    def origin(collected_field: str, key: str, first_touch_field: str) -> str:
+        first_touch = if_first_session.format(nested("traffic_source", first_touch_field))
+        return f"coalesce({nested(collected, collected_field)}, {param(key, 'VARCHAR')}, {first_touch})"
+
+    connection.execute(f"""
+        CREATE TABLE hits AS SELECT
+            CAST(user_pseudo_id AS VARCHAR) AS "user", CAST(event_timestamp AS BIGINT) AS ts, event_name AS name,
+            coalesce({param("ga_session_id", "BIGINT")}, 0) AS session,
+            {param("page_location", "VARCHAR")} AS page,
+            {param("engagement_time_msec", "DOUBLE")} AS engaged,
+            {origin("manual_source", "source", "source")} AS source,
+            {origin("manual_medium", "medium", "medium")} AS medium,
+            {origin("manual_campaign_name", "campaign", "name")} AS campaign,
+            coalesce({nested(collected, "manual_content")}, {param("content", "VARCHAR")}) AS creative,
+            lower({nested("device", "operating_system")}) AS system, lower({nested("device", "category")}) AS category,
+            coalesce({", ".join(revenue)}) AS value,
+            coalesce({nested("ecommerce", "transaction_id")}, {param("transaction_id", "VARCHAR")}) AS transaction
+        FROM {events} WHERE user_pseudo_id IS NOT NULL AND event_timestamp IS NOT NULL""")
+    count, negative = connection.execute("SELECT count(*), count(*) FILTER (value < 0) FROM hits").fetchall()[0]
+    if not count:
+        raise ConfigError(f"export {name} is empty: its events hold no row with a user and a time")
+    if negative:
+        raise ConfigError(f"export {name} holds {negative} events of negative value: remove or correct them")
+    return tuple(c for c in _EVENT_COLUMNS if c not in types)
+
+
+def _make_report(connection: duckdb.DuckDBPyConnection, report: str, source: str) -> None:
+    """Create table `ads` or `insights`; raise if columns are missing or hold impossible values."""
+    table = "insights" if report == "auction_insights" else report
+    columns = [row[0] for row in connection.execute(f"DESCRIBE SELECT * FROM {source}").fetchall()]
+    missing = [c for c in REPORTS[report] if c not in columns]
+    if missing:
+        raise ConfigError(f"the {report} table lacks the columns {missing}: found {columns}")
+    connection.execute(f"CREATE TABLE {table} AS SELECT * REPLACE (CAST(date AS DATE) AS date) FROM {source}")
+    count = connection.execute(f"SELECT count(*) FROM {table}").fetchall()[0][0]
+    if not count:
+        raise ConfigError(f"the {report} table is empty: leave it out, or fill it")
+    for column, (low, high) in _RANGES.items():
+        if column in columns:
+            beyond = f"{column} < {low}" + (f" OR {column} > {high}" if high is not None else "")
+            bad = connection.execute(f"SELECT count(*) FROM {table} WHERE {beyond}").fetchall()[0][0]
+            if bad:
+                span = f"{low} or more" if high is None else f"between {low} and {high}"
+                raise ConfigError(f"the {report} table holds {bad} rows whose {column} is not {span}: correct them")

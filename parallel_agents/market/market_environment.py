@@ -1,0 +1,125 @@
+"""`MarketEnvironment`: bidders × worlds as a `ParallelEnvironment`.
+
+    MarketEnvironment(patterns, config)      # without patterns: those of world.patterns, or of a sample
+
+A turn is one step of every world; an epoch is one episode. Each bidder has its own network, its own buffer, and its own
+budget in each world. Several bidders compete with each other and with the worlds' rivals. Worlds are drawn from the
+run's seed, so an evaluation, which has another seed, uses worlds that no training has seen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, ClassVar
+
+import numpy as np
+
+from parallel_agents.core.errors import ConfigError
+from parallel_agents.core.types import Array
+from parallel_agents.env import Agent, ParallelEnvironment
+from parallel_agents.market.actions import action_form, step_market
+from parallel_agents.market.discovery import Patterns
+from parallel_agents.market.pattern_source import load_patterns
+from parallel_agents.market.simulation import MarketWorlds
+from parallel_agents.market.world_types import World
+from parallel_agents.market.world_variants import POPULATION, create_world_variants
+
+
+class MarketEnvironment(ParallelEnvironment):
+    """N bidders in W worlds; the reward is profit (credited value less cost) over the budget."""
+
+    default_config: ClassVar[Mapping[str, Any]] = {
+        "experiment": {"epochs": 100, "max_turns": 50, "worlds": 100},
+        "world": {
+            "agents": 1,
+            "patterns": "",
+            "world_types": {},
+            "world_seed": None,
+            "pool": None,
+            "users": POPULATION,
+            "actions": "choices",
+            "levels": (0.0, 0.5, 1.0, 1.5, 2.0, 3.0),
+            "auctions_per_step": 20.0,
+            "budget": None,
+            "attribution": "last_click",
+            "fidelity": "full",
+        },
+        "model": {"algorithm": "ppo"},
+        "parallel": {"train_interval": 1},
+    }
+    """Options of the section `world`:
+
+    agents        number of bidders
+    patterns      patterns file or export; "" draws a sample
+    world_types   mix of world types; empty: that of the data
+    world_seed    seed of the worlds; None: the run's
+    pool          number of different worlds; None: W. With fewer, several columns have the same world, with users and
+                  random numbers of their own; with more, W of them are used in an epoch, in turn
+    users         range of population sizes
+    actions       form of actions; levels: its multiples of the usual bid
+
+    The others are those of `MarketWorlds`.
+    """
+
+    def setup_agents(self) -> None:
+        options = self.config.world
+        if self.config.experiment.autoreset:
+            raise ConfigError("experiment.autoreset is true: a market's episode is one epoch, set it to false")
+        if options["agents"] < 1:
+            raise ConfigError(f"world.agents is {options['agents']}: a market needs at least one bidder")
+        self.patterns = self.world if isinstance(self.world, Patterns) else load_patterns(options["patterns"])
+        self.markets = [self._market(worlds) for worlds in self._groups()]
+        self.market = self.markets[0]
+        """The worlds of the current epoch."""
+        self.form = action_form(options["actions"], tuple(options["levels"]), self.market)
+        shape = (len(self.market.names),)
+        self.agents = [Agent(model=self.make_model(shape, self.form.space)) for _ in range(options["agents"])]
+
+    def _groups(self) -> list[tuple[World, ...]]:
+        """Return groups of W worlds, which are used in turn."""
+        options, columns = self.config.world, self.n_worlds
+        pool = options["pool"] or columns
+        if max(pool, columns) % min(pool, columns):
+            raise ConfigError(f"world.pool is {pool} with {columns} worlds: one must be a multiple of the other")
+        seed = self.seed if options["world_seed"] is None else options["world_seed"]
+        worlds = create_world_variants(
+            self.patterns, pool, options["world_types"] or None, seed=seed, users=tuple(options["users"])
+        )
+        if pool < columns:
+            return [tuple(replace(worlds[i % pool], index=i) for i in range(columns))]
+        return [worlds[first : first + columns] for first in range(0, pool, columns)]
+
+    def _market(self, worlds: tuple[World, ...]) -> MarketWorlds:
+        options = self.config.world
+        return MarketWorlds(
+            worlds,
+            options["agents"],
+            self.config.experiment.max_turns,
+            options["auctions_per_step"],
+            budget=options["budget"],
+            attribution=options["attribution"],
+            fidelity=options["fidelity"],
+            seed=self.seed,
+        )
+
+    def reset(self) -> None:
+        self.market = self.markets[max(self.epoch - 1, 0) % len(self.markets)]
+        self.market.reset(self.epoch)
+
+    def observe(self) -> Array:
+        return self.market.observe()
+
+    def apply_actions(self, actions: Any) -> Array:
+        return step_market(self.market, self.form, actions).astype(np.float32)
+
+    def dones(self) -> tuple[Array, Array] | None:
+        if not self.market.done:
+            return None
+        ended = np.ones((len(self.agents), self.n_worlds), np.bool_)
+        return ended, np.zeros_like(ended)
+
+    def events(self) -> tuple[Array, Array]:
+        """Return the event types (0: a crisis parent's purchase, 1: none) and the credited values of the last turn."""
+        last = self.market.last
+        return np.where(last.crisis_credits > 0.0, 0, 1), last.credits.sum(axis=-1)

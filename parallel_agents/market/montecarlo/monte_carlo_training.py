@@ -1,0 +1,201 @@
+"""`MonteCarloTrainingOrchestrator`: simulate, store, draw and update in steps, with checkpoints.
+
+A training depends on the configuration, its seed and the agent alone. So one that was stopped and resumed equals one
+that was not, if the agent has `state` and `load_state`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from parallel_agents.core.config import build_section
+from parallel_agents.core.errors import ConfigError
+from parallel_agents.core.folder_lock import lock_folder
+from parallel_agents.core.types import Array
+from parallel_agents.market.discovery import Patterns
+from parallel_agents.market.importance_training import AgentTrainer, require_update_policy
+from parallel_agents.market.montecarlo.experiences import EpisodeBatch
+from parallel_agents.market.montecarlo.simulator import EpisodeSetting, MonteCarloSimulator
+from parallel_agents.market.policy_agents import ActorWrapper, PolicyAgent
+from parallel_agents.replay.importance_sampler import CRISIS_PARENT, REGULAR_PARENT
+from parallel_agents.tracking.callbacks import Callback
+
+
+@dataclass(frozen=True, kw_only=True)
+class MonteCarloTrainingConfig:
+    """How much to simulate, what to draw from it, and how often to update."""
+
+    n_worlds: int = 100
+    max_concurrent_worlds: int = 20
+    crisis_parent_frequency: float | None = None
+    """natural share of crisis transitions that corrections restore; None: that of the buffer"""
+    crisis_parent_value_multiplier: float | None = None
+    """value of a crisis parent relative to other users, for the weights of worlds; None: as in the data"""
+    batch_size: int = 200
+    """episodes of one step"""
+    importance_sampling_ratio: float = 0.5
+    """share of crisis transitions in a training batch; 0: uniform draws"""
+    experience_buffer_size: int = 1_000_000
+    update_rows: int = 256
+    """transitions of one update"""
+    updates_per_step: int = 4
+    adapt_every: int = 0
+    """steps between two adaptations of the mix of worlds; 0: never"""
+    checkpoint_every: int = 50
+    """steps between two checkpoints, where a folder is given"""
+    steps: int = 50
+    auctions_per_step: float = 20.0
+    deadline: float = 60.0
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("batch_size", "update_rows", "updates_per_step", "checkpoint_every"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"{name} is {getattr(self, name)}: give at least 1")
+        if self.adapt_every < 0:
+            raise ConfigError(f"adapt_every is {self.adapt_every}: give 0 or more")
+        if not 0.0 <= self.importance_sampling_ratio < 1.0:
+            raise ConfigError(f"importance_sampling_ratio is {self.importance_sampling_ratio}: give 0 to below 1")
+        if self.crisis_parent_frequency is not None and not 0.0 < self.crisis_parent_frequency < 1.0:
+            raise ConfigError(f"crisis_parent_frequency is {self.crisis_parent_frequency}: give one between 0 and 1")
+        multiplier = self.crisis_parent_value_multiplier
+        if multiplier is not None and not multiplier > 0.0:
+            raise ConfigError(f"crisis_parent_value_multiplier is {multiplier}: give a number above 0")
+
+    @classmethod
+    def from_dict(cls, options: Mapping[str, Any]) -> MonteCarloTrainingConfig:
+        """Return the configuration of a dictionary."""
+        return build_section(cls, dict(options), "monte_carlo")
+
+
+class MonteCarloTrainingOrchestrator(AgentTrainer):
+    """Trains any agent that acts and has `update_policy(batch) -> metrics`."""
+
+    def __init__(
+        self,
+        config: MonteCarloTrainingConfig | None = None,
+        *,
+        patterns: Patterns | None = None,
+        setting: EpisodeSetting | None = None,
+        folder: Path | None = None,
+        callbacks: Iterable[Callback] = (),
+    ) -> None:
+        super().__init__(folder, callbacks)
+        self.config = c = config or MonteCarloTrainingConfig()
+        population = None
+        if c.crisis_parent_frequency is not None:
+            population = {CRISIS_PARENT: c.crisis_parent_frequency, REGULAR_PARENT: 1.0 - c.crisis_parent_frequency}
+        self.simulator = MonteCarloSimulator(
+            c.n_worlds,
+            None,
+            c.max_concurrent_worlds,
+            c.experience_buffer_size,
+            patterns=patterns,
+            setting=setting or EpisodeSetting(steps=c.steps, auctions_per_step=c.auctions_per_step, seed=c.seed),
+            target_share=c.importance_sampling_ratio or 0.5,
+            population=population,
+            deadline=c.deadline,
+            seed=c.seed,
+        )
+
+    async def generate_training_batch(self, agent: Any) -> dict[str, Array]:
+        """Run a batch of episodes, store them, and draw one training batch."""
+        await self._simulate(agent)
+        return self._draw()
+
+    async def train_agent_with_monte_carlo(
+        self, agent: PolicyAgent, n_steps: int = 1000, *, focus: ActorWrapper | None = None
+    ) -> dict[str, Any]:
+        """Train until `n_steps` steps are done, those before a resume included, and return the summary.
+
+        focus: strategies that act instead of the agent in some worlds while it learns.
+        """
+        require_update_policy(agent)
+        with lock_folder(self.folder) as self._lock:
+            while len(self.history) < n_steps:
+                await self._step(agent, len(self.history) + 1, n_steps, focus)
+        return self.summary()
+
+    async def resume(
+        self, agent: PolicyAgent, n_steps: int = 1000, *, focus: ActorWrapper | None = None
+    ) -> dict[str, Any]:
+        """Continue from the newest undamaged checkpoint until `n_steps` steps are done, and return the summary."""
+        values, parts = self._read_checkpoint(agent, "config", asdict(self.config), ("checkpoint_every",))
+        self.simulator.restore(values, parts["buffer"])
+        return await self.train_agent_with_monte_carlo(agent, n_steps, focus=focus)
+
+    async def _step(self, agent: PolicyAgent, number: int, n_steps: int, focus: ActorWrapper | None) -> None:
+        """Simulate a batch, update the agent, and adapt the worlds and write a checkpoint where it is time for it."""
+        if hasattr(agent, "start_epoch_action"):
+            agent.start_epoch_action(epoch=number)
+        batch = await self._simulate(agent, focus)
+        metrics = [agent.update_policy(self._draw()) for _ in range(self.config.updates_per_step)]
+        line = {"step": float(number), **self._batch_figures(batch), **_mean_metrics(metrics)}
+        self.history.append(line)
+        self._callbacks.on_event("monte_carlo", line)
+        if self.config.adapt_every and number % self.config.adapt_every == 0:
+            mix = self.simulator.adapt(batch)
+            self._callbacks.on_event("monte_carlo_adapted", {"step": number, "mix": mix})
+        if number % self.config.checkpoint_every == 0 or number == n_steps:
+            self.save(agent)
+
+    async def _simulate(self, agent: Any, focus: ActorWrapper | None = None) -> EpisodeBatch:
+        batch = await self.simulator.run_episode_batch(agent, self.config.batch_size, focus=focus)
+        self.simulator.require_success(batch)
+        self.simulator.remember(batch)
+        return batch
+
+    def _draw(self) -> dict[str, Array]:
+        focus = self.config.importance_sampling_ratio > 0.0
+        return self.simulator.importance_sampling(self.config.update_rows, focus_rare_events=focus)
+
+    def _batch_figures(self, batch: EpisodeBatch) -> dict[str, float]:
+        multiplier = self.config.crisis_parent_value_multiplier
+        world_weights = self.simulator.orchestrator.world_weights(self.simulator.worlds, multiplier)
+        rewards = np.array([e.total_reward for e in batch])
+        natural = np.array([e.importance_weight for e in batch])
+        revenue = sum(e.revenue for e in batch)
+        return {
+            "mean_reward": float(np.average(rewards, weights=natural)),
+            "important_reward": float(np.average(rewards, weights=[world_weights[e.world] for e in batch])),
+            "crisis_revenue_share": sum(e.crisis_parent_revenue for e in batch) / revenue if revenue > 0 else 0.0,
+            "episodes_per_second": batch.episodes_per_second,
+            "failures": float(len(batch.failures)),
+        }
+
+    def summary(self) -> dict[str, Any]:
+        """Return the numbers of steps, episodes and failures, and the means over the last tenth of the steps."""
+        tail = self.history[-max(1, len(self.history) // 10) :]
+        names = sorted({name for line in tail for name in line} - {"step", "failures"})
+        columns = {name: [line[name] for line in tail if line.get(name) is not None] for name in names}
+        return {
+            "steps": len(self.history),
+            "episodes": self.simulator.episodes,
+            "failures": dict(self.simulator.failures),
+            **{name: float(np.mean(values)) for name, values in columns.items() if values},
+            "adaptations": self.simulator.orchestrator.history,
+        }
+
+    def save(self, agent: Any) -> None:
+        """Write a checkpoint, if there is a folder for it."""
+        simulator, orchestrator = self.simulator, self.simulator.orchestrator
+        values = {
+            "config": asdict(self.config),
+            "episodes": simulator.episodes,
+            "failed": {str(world): count for world, count in simulator.failures.items()},
+            "generation": orchestrator.generation,
+            "mix": simulator.world_types_distribution,
+            "adaptations": orchestrator.history,
+        }
+        self._write_checkpoint(agent, {"buffer": simulator.buffer.state()}, values)
+
+
+def _mean_metrics(metrics: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """Return the mean of every plain number that the updates report."""
+    names = [n for n, v in metrics[0].items() if isinstance(v, int | float)] if metrics else []
+    return {name: float(np.mean([m[name] for m in metrics if name in m])) for name in names}

@@ -1,0 +1,315 @@
+"""Draw worlds from patterns: every number within a discovered interval, every part from its own stream, no two alike.
+
+A world type is a region of the discovered space: the axis along which the type is special lies in the outer quarter of
+what the periods showed, every other axis in the middle half. This module holds no number that could become one of a
+world's own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from parallel_agents.core.errors import ConfigError
+from parallel_agents.core.seeding import Purpose, generator
+from parallel_agents.market.discovery import CRISIS, Estimate, Patterns
+from parallel_agents.market.discovery.patterns import Competition
+from parallel_agents.market.world_types import (
+    MECHANISMS,
+    AuctionIntensity,
+    CompetitorConfiguration,
+    ConversionPatterns,
+    CreativePerformance,
+    Floats,
+    MarketConditions,
+    Part,
+    TimeWindow,
+    UserPopulation,
+    World,
+    WorldType,
+)
+
+POPULATION = (500, 2000)  # how many users are simulated: a matter of cost, not of the market
+
+_UP, _DOWN = True, False
+_REGIONS: Mapping[WorldType, tuple[str, bool]] = {  # the axis along which a type is special, and its direction
+    WorldType.HIGH_COMPETITION: ("price", _UP),
+    WorldType.LOW_COMPETITION: ("price", _DOWN),
+    WorldType.SEASONAL_PEAK: ("volume", _UP),
+    WorldType.ECONOMIC_DOWNTURN: ("conversion", _DOWN),
+    WorldType.CRISIS_PARENT: (f"segment:{CRISIS}", _UP),
+    WorldType.TECH_SAVVY: ("device:ios", _UP),
+    WorldType.BUDGET_CONSCIOUS: ("segment:price_sensitive", _UP),
+    WorldType.IMPULSE_BUYER: ("delay", _DOWN),
+    WorldType.LUXURY_SEEKER: ("value", _UP),
+}
+
+
+class EstimateSampler:
+    """Draws the numbers of one part of one world from estimates, and records the provenance of each."""
+
+    def __init__(self, patterns: Patterns, kind: WorldType, part: Part, *, seed: int, world: int) -> None:
+        self.patterns, self.kind, self.part = patterns, kind, part
+        self.rng = generator(seed, Purpose.WORLD, agent=part, world=world)
+        self.provenance: dict[str, str] = {}
+
+    def draw(self, name: str, estimate: Estimate) -> float:
+        """Return a point within the estimate's interval."""
+        e = estimate
+        self._record(name, f"{e.value:.6g} [{e.low:.6g}, {e.high:.6g}] from {e.source}")
+        return estimate.quantile(self.rng.random())
+
+    def draw_each(self, name: str, estimates: Sequence[Estimate]) -> Floats:
+        """Return a point within each interval."""
+        return np.array([self.draw(f"{name}/{i}", e) for i, e in enumerate(estimates)])
+
+    def draw_or_zero(self, name: str, estimate: Estimate) -> float:
+        """Return a point within the interval, or 0 if the interval contains 0."""
+        point = self.draw(name, estimate)
+        return point if estimate.low > 0 or estimate.high < 0 else float(0)
+
+    def draw_deviation(self, axis: str) -> float:
+        """Return a deviation along an axis, within the region of the world's type."""
+        effects = [p.effects[axis] for p in self.patterns.periods]
+        low, high = _region(self.kind, axis, effects)
+        self._record(f"along/{axis}", f"periods between {low:.4g} and {high:.4g}; {effects[0].source}")
+        return low + (high - low) * self.rng.random()
+
+    def draw_landscape(self) -> int:
+        """Return the landscape of a period whose price lies within the region of the world's type."""
+        periods = self.patterns.periods
+        low, high = _region(self.kind, "price", [p.effects["price"] for p in periods if "price" in p.effects])
+        inside = [p for p in periods if low <= p.effects["price"].value <= high]
+        chosen = inside[int(self.rng.integers(len(inside)))]
+        self._record("landscape", f"period from {chosen.first_day}, price between {low:.4g} and {high:.4g}")
+        return chosen.landscape
+
+    def _record(self, name: str, provenance: str) -> None:
+        self.provenance[f"{self.part.name.lower()}/{name}"] = provenance
+
+
+def _region(kind: WorldType, axis: str, effects: Sequence[Estimate]) -> tuple[float, float]:
+    """Return the bounds of a type along an axis: the outer quarter of the effects if special, else the middle half."""
+    values = np.array([e.value for e in effects])
+    centre = np.median(values)
+    low, high = float(np.median(values[values <= centre])), float(np.median(values[values >= centre]))
+    special_axis, up = _REGIONS.get(kind, ("", _UP))
+    if special_axis != axis:
+        return low, high
+    return (high, float(values.max())) if up else (float(values.min()), low)
+
+
+def _normalized(shares: Floats) -> Floats:
+    return np.asarray(shares / shares.sum(axis=-1, keepdims=True))
+
+
+def _competition(patterns: Patterns) -> Competition:
+    """Return the competition that was discovered; raise an error that says how to discover it if there is none."""
+    if patterns.competition is None or not patterns.competition.competitors:
+        raise ConfigError(
+            f"patterns of {patterns.source} hold no competition: discover them with an ads table and an "
+            "auction-insights table, since no market can be simulated without prices"
+        )
+    return patterns.competition
+
+
+def _campaigns(patterns: Patterns) -> tuple[str, ...]:
+    """Return the campaigns that the ads table and the clicks of every segment have in common."""
+    common = tuple(c for c in _competition(patterns).campaigns if all(c in s.campaigns for s in patterns.segments))
+    if not common:
+        raise ConfigError(f"no campaign of the ads table has a click in {patterns.source}: do their names agree?")
+    return common
+
+
+def sample_user_population(sampler: EstimateSampler, users: tuple[int, int] = POPULATION) -> UserPopulation:
+    """Draw the number of users, their segments, devices and interests."""
+    segments, devices = sampler.patterns.segments, tuple(sampler.patterns.devices)
+    share = sampler.draw_each("share", [s.share for s in segments])
+    share = share * np.exp([sampler.draw_deviation(f"segment:{s.name}") for s in segments])
+    tilt = np.exp([sampler.draw_deviation(f"device:{d}") for d in devices])
+    device = np.array([sampler.draw_each(f"device/{s.name}", [s.devices[d] for d in devices]) for s in segments])
+    return UserPopulation(
+        count=int(sampler.rng.integers(users[0], users[1], endpoint=True)),
+        share=_normalized(share),
+        activity=sampler.draw_each("activity", [s.visits for s in segments]),
+        device=_normalized(device * tilt),
+        interest=sampler.draw_each("interest", [s.interest for s in segments]),
+        interest_spread=sampler.draw_each("interest_spread", [s.interest_spread for s in segments]),
+    )
+
+
+def sample_competitor_configuration(sampler: EstimateSampler) -> CompetitorConfiguration:
+    """Draw rivals as they behaved in one landscape of the type's price region."""
+    competition, campaigns = _competition(sampler.patterns), _campaigns(sampler.patterns)
+    landscape = competition.landscapes[sampler.draw_landscape()]
+    rivals = competition.competitors
+    pacing = [[sampler.draw_or_zero(f"pacing/{n}/{i}", g) for i, g in enumerate(r.pacing)] for n, r in rivals.items()]
+    return CompetitorConfiguration(
+        participation=sampler.draw_each("participation", [landscape.participation[n] for n in rivals]),
+        level=np.array([sampler.draw_each(f"level/{n}", [landscape.level[n][c] for c in campaigns]) for n in rivals]),
+        spread=sampler.draw_each("spread", [r.spread for r in rivals.values()]),
+        shade=np.array([sampler.draw(f"shade/{n}", r.shade) for n, r in rivals.items()]),
+        response=np.array([sampler.draw_or_zero(f"response/{n}", r.response) for n, r in rivals.items()]),
+        pacing=np.maximum(np.array(pacing), 0),
+    )
+
+
+def sample_market_conditions(sampler: EstimateSampler) -> MarketConditions:
+    """Draw how the campaigns sell, and whom they reach."""
+    patterns = sampler.patterns
+    competition, names = _competition(patterns), _campaigns(patterns)
+    campaigns = [competition.campaigns[c] for c in names]
+    mix = [sampler.draw_each(f"campaign_share/{s.name}", [s.campaigns[c] for c in names]) for s in patterns.segments]
+    channels = patterns.channels
+    if not all(c.channel in channels for c in campaigns):
+        raise ConfigError(
+            f"channels {[c.channel for c in campaigns]} are not all among {sorted(channels)} of the events"
+        )
+    return MarketConditions(
+        mechanism=np.array([MECHANISMS.index(c.mechanism) for c in campaigns]),
+        slots=np.array([c.slots for c in campaigns]),
+        reserve=sampler.draw_each("reserve", [c.reserve for c in campaigns]),
+        campaign_share=_normalized(np.array(mix)),
+        channel_factor=sampler.draw_each("channel_factor", [channels[c.channel].factor for c in campaigns]),
+        usual_bid=sampler.draw_each("usual_bid", [c.bid for c in campaigns]),
+        volatility=sampler.draw("volatility", competition.volatility),
+    )
+
+
+def sample_time_window(sampler: EstimateSampler) -> TimeWindow:
+    """Draw a window of a period's length, from any hour of a week of a month that was seen."""
+    patterns = sampler.patterns
+    hours, weekdays = sampler.draw_each("hours", patterns.hours), sampler.draw_each("weekdays", patterns.weekdays)
+    months = sorted(patterns.months)
+    month = months[int(sampler.rng.integers(len(months)))]
+    week = np.outer(weekdays, hours).ravel() * sampler.draw(f"month/{month}", patterns.months[month])
+    length = patterns.periods[int(sampler.rng.integers(len(patterns.periods)))].days * len(patterns.hours)
+    return TimeWindow(start=int(sampler.rng.integers(len(week))), hours=float(length), volume=week)
+
+
+def sample_auction_intensity(sampler: EstimateSampler) -> AuctionIntensity:
+    """Draw how busy the market is, and what is usually spent."""
+    campaigns = _competition(sampler.patterns).campaigns
+    spend = sampler.draw_each("spend", [campaigns[c].spend for c in _campaigns(sampler.patterns)])
+    return AuctionIntensity(volume=float(np.exp(sampler.draw_deviation("volume"))), spend=float(spend.mean()))
+
+
+def sample_creative_performance(sampler: EstimateSampler) -> CreativePerformance:
+    """Draw the click rates of creatives, new and worn."""
+    competition = _competition(sampler.patterns)
+    return CreativePerformance(
+        click_rate=sampler.draw_each("click_rate", list(competition.creatives.values())),
+        fatigue=max(sampler.draw("fatigue", competition.fatigue), 0),
+        position=sampler.draw_each("position", competition.position),
+    )
+
+
+def sample_conversion_patterns(sampler: EstimateSampler) -> ConversionPatterns:
+    """Draw who converts, when, and for how much."""
+    patterns, segments = sampler.patterns, sampler.patterns.segments
+
+    def by_segment(name: str) -> Floats:
+        return sampler.draw_each(name, [getattr(s, name) for s in segments])
+
+    return ConversionPatterns(
+        base=by_segment("base") * np.exp(sampler.draw_deviation("conversion")),
+        device_factor=sampler.draw_each("device_factor", [d.factor for d in patterns.devices.values()]),
+        visit_factor=sampler.draw_each("visit_factor", patterns.visits),
+        interest_lift=sampler.draw("interest_lift", patterns.interest_lift),
+        value_log_mean=by_segment("value_log_mean") + sampler.draw_deviation("value"),
+        value_log_spread=by_segment("value_log_spread"),
+        delay_hours=by_segment("delay_hours") * np.exp(sampler.draw_deviation("delay")),
+        delay_shape=by_segment("delay_shape"),
+    )
+
+
+def default_distribution(patterns: Patterns) -> dict[WorldType, float]:
+    """Return the mix of types in the data: each period is of the type in whose region it lies deepest, else normal.
+
+    Every type whose axis shows any difference between periods is counted once more than it occurs.
+    """
+    depth: dict[WorldType, Floats] = {}
+    for kind, (axis, up) in _REGIONS.items():
+        effects = [p.effects[axis] for p in patterns.periods if axis in p.effects]
+        if effects and min(e.value for e in effects) < max(e.value for e in effects):
+            values, (low, high) = np.array([e.value for e in effects]), _region(kind, axis, effects)
+            edge, end = (low, high) if up else (high, low)
+            depth[kind] = (values - edge) / (end - edge) if end != edge else values - values
+    counts = dict.fromkeys([WorldType.NORMAL_MARKET, *depth], 1)
+    for i in range(len(patterns.periods) if depth else 0):
+        kind = max(depth, key=lambda k: depth[k][i])
+        counts[kind if depth[kind][i] > 0 else WorldType.NORMAL_MARKET] += 1
+    total = sum(counts.values())
+    return {kind: count / total for kind, count in counts.items()}
+
+
+def _distribution(patterns: Patterns, requested: Mapping[WorldType | str, float] | None) -> dict[WorldType, float]:
+    """Return the requested mix of types, checked and normalized, or that of the data."""
+    available = default_distribution(patterns)
+    if requested is None:
+        return available
+    shares: dict[WorldType, float] = {}
+    for name, share in requested.items():
+        try:
+            kind = WorldType(name)
+        except ValueError:
+            raise ConfigError(f"world type {name!r} is unknown: give one of {[k.value for k in WorldType]}") from None
+        if kind not in available:
+            raise ConfigError(
+                f"world type {kind.value!r} is not identified: no period differs along {_REGIONS[kind][0]!r}; "
+                f"available are {[k.value for k in available]}"
+            )
+        if not share >= 0:
+            raise ConfigError(f"share {share} of world type {kind.value!r} is negative: give shares of 0 or more")
+        shares[kind] = share
+    total = sum(shares.values())
+    if not total > 0:
+        raise ConfigError("world_types_distribution is empty or all 0: give at least one positive share")
+    return {kind: share / total for kind, share in shares.items()}
+
+
+def create_world_variants(
+    patterns: Patterns,
+    n_worlds: int,
+    world_types_distribution: Mapping[WorldType | str, float] | None = None,
+    *,
+    seed: int = 0,
+    users: tuple[int, int] = POPULATION,
+) -> tuple[World, ...]:
+    """Return `n_worlds` different worlds; world i is the same for any number of worlds."""
+    if n_worlds < 1:
+        raise ConfigError(f"n_worlds {n_worlds} is too few: give at least 1")
+    if not 0 < users[0] <= users[1]:
+        raise ConfigError(f"users {users} is not a range of population sizes: give (least, most), both positive")
+    mix = _distribution(patterns, world_types_distribution)
+    kinds, edges = list(mix), np.cumsum(list(mix.values()))
+    worlds = []
+    for i in range(n_worlds):
+        point = generator(seed, Purpose.WORLD, agent=Part.TYPE, world=i).random() * edges[-1]
+        kind = kinds[min(int(np.searchsorted(edges, point, side="right")), len(kinds) - 1)]
+        worlds.append(_draw_world(patterns, kind, seed, i, users))
+    return tuple(worlds)
+
+
+def _draw_world(patterns: Patterns, kind: WorldType, seed: int, index: int, users: tuple[int, int]) -> World:
+    """Draw one world, each part with a sampler of its own, so that no part's numbers depend on another's."""
+    samplers = {part: EstimateSampler(patterns, kind, part, seed=seed, world=index) for part in Part}
+    competition = _competition(patterns)
+    return World(
+        index=index,
+        kind=kind,
+        segments=tuple(s.name for s in patterns.segments),
+        devices=tuple(patterns.devices),
+        campaigns=_campaigns(patterns),
+        creatives=tuple(competition.creatives),
+        rivals=tuple(competition.competitors),
+        users=sample_user_population(samplers[Part.USERS], users),
+        competitors=sample_competitor_configuration(samplers[Part.COMPETITORS]),
+        market_state=sample_market_conditions(samplers[Part.MARKET]),
+        time_period=sample_time_window(samplers[Part.TIME]),
+        auction_pressure=sample_auction_intensity(samplers[Part.AUCTIONS]),
+        creative_variance=sample_creative_performance(samplers[Part.CREATIVES]),
+        conversion_dynamics=sample_conversion_patterns(samplers[Part.CONVERSION]),
+        provenance={name: text for sampler in samplers.values() for name, text in sampler.provenance.items()},
+    )

@@ -1,0 +1,93 @@
+"""Set up the numeric environment that equal bytes rest on, and name it.
+
+The rules of the arithmetic itself are in `layers`.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import os
+import platform
+from functools import cache
+from importlib import metadata
+from pathlib import Path
+
+import llvmlite.binding as llvm
+import numba
+import numpy as np
+import torch
+
+from parallel_agents.core.errors import NumericsError
+
+CBWR_AUTO = 2
+TRIM_THRESHOLD, MMAP_THRESHOLD = -1, -3
+"""Options of glibc's `mallopt`."""
+KEPT_BYTES, MAPPED_BYTES = 2**28, 2**25
+"""Freed memory that the C library keeps at most; size from which it maps a block by itself (the largest allowed)."""
+
+
+def require() -> None:
+    """Set one torch thread and check MKL's mode; raise NumericsError if equal bytes cannot be promised.
+
+    Called at the start of every run, learner thread and worker process.
+    """
+    torch.set_num_threads(1)
+    _keep_memory()
+    mode = _mkl_mode()
+    if mode is not None and mode != CBWR_AUTO:
+        raise NumericsError(
+            f"MKL runs in mode {mode} instead of {CBWR_AUTO} (AUTO): torch was used before parallel_agents was "
+            "imported. Import parallel_agents first, or set MKL_CBWR=AUTO in the environment"
+        )
+
+
+@cache
+def _keep_memory() -> None:
+    """Ask glibc to keep the memory that an update frees for the next update.
+
+    By default it returns blocks of megabytes to the system at once, and the next update waits for fresh pages.
+    """
+    if platform.libc_ver()[0] == "glibc":
+        library = ctypes.CDLL(None)
+        library.mallopt(TRIM_THRESHOLD, KEPT_BYTES)
+        library.mallopt(MMAP_THRESHOLD, MAPPED_BYTES)
+
+
+def fingerprint(device: str = "cpu") -> dict[str, str]:
+    """Return everything that bytes depend on beside the program: equal digests are promised for equal fingerprints."""
+    mode = _mkl_mode()
+    return {
+        **_libraries(),
+        "mkl_mode": "absent" if mode is None else str(mode),
+        "threads": str(torch.get_num_threads()),
+        "device": device if device == "cpu" else torch.cuda.get_device_name(),
+    }
+
+
+@cache
+def _libraries() -> dict[str, str]:
+    """Return the versions of the libraries that compute, and the CPU instructions that each of them uses here."""
+    features = numba.config.CPU_FEATURES or llvm.get_host_cpu_features().flatten()
+    return {
+        "parallel_agents": metadata.version("parallel-agents"),
+        "torch": str(torch.__version__),
+        "numpy": np.__version__,
+        "numba": numba.__version__,
+        "llvm": ".".join(map(str, llvm.llvm_version_info)),
+        "libc": " ".join(platform.libc_ver()),
+        "machine": platform.machine(),
+        "cpu_capability": torch.backends.cpu.get_cpu_capability(),
+        "numpy_cpu": " ".join(np.show_config(mode="dicts")["SIMD Extensions"].get("found", [])),
+        "numba_cpu": numba.config.CPU_NAME or llvm.get_host_cpu_name(),
+        "numba_features": hashlib.sha256(features.encode()).hexdigest()[:12],
+    }
+
+
+def _mkl_mode() -> int | None:
+    """Return the mode that MKL really runs in; None where torch has no MKL (ARM, macOS)."""
+    if not torch.backends.mkl.is_available():  # type: ignore[no-untyped-call]
+        return None
+    library = Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"
+    getter = getattr(ctypes.CDLL(os.fspath(library)), "mkl_serv_cbwr_get", None) if library.exists() else None
+    return None if getter is None else int(getter(-1))

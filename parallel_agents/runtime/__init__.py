@@ -1,1 +1,0 @@
-"""CONDUCT: the loop, its schedule, and where rounds are computed; it knows only protocols and models."""

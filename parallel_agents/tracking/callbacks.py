@@ -1,0 +1,125 @@
+"""The interface of callbacks, and a list that calls several. A callback that fails is logged once and removed.
+
+>>> class Count(BaseCallback):
+...     epochs = 0
+...     def on_epoch(self, stats: EpochStats) -> None:
+...         self.epochs += 1
+>>> count = Count()
+>>> callbacks = CallbackList([count])
+>>> callbacks.on_epoch(EpochStats(1, 100, 500, np.zeros(5), version=0, lag=0, updates=0, seconds=0.1))
+>>> count.epochs
+1
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import fields, replace
+from types import MappingProxyType
+from typing import Any, Protocol, TypeVar
+
+import numpy as np
+import structlog
+
+from parallel_agents.core.types import EpochStats, RoundStats, RunInfo
+
+_Record = TypeVar("_Record", EpochStats, RoundStats)
+
+
+class Callback(Protocol):
+    """The methods that a run calls on whoever tracks it. Nothing that a callback does or raises changes a result."""
+
+    def on_start(self, run: RunInfo) -> None:
+        """Handle the start of a run, before the first epoch."""
+
+    def on_epoch(self, stats: EpochStats) -> None:
+        """Handle the end of an epoch."""
+
+    def on_round(self, result: RoundStats) -> None:
+        """Handle a published round; `result` has all agents of all stacks in canonical order."""
+
+    def on_event(self, name: str, fields: Mapping[str, Any]) -> None:
+        """Handle an event that belongs in the log: a retry, a fallback, a warning."""
+
+    def on_end(self, summary: Mapping[str, Any]) -> None:
+        """Handle the end of a run, after the last epoch or when the run stops early; called once."""
+
+
+class BaseCallback(Callback):
+    """A callback that does nothing: the base of callbacks that implement some of the methods."""
+
+    def on_start(self, run: RunInfo) -> None:
+        return None
+
+    def on_epoch(self, stats: EpochStats) -> None:
+        return None
+
+    def on_round(self, result: RoundStats) -> None:
+        return None
+
+    def on_event(self, name: str, fields: Mapping[str, Any]) -> None:
+        return None
+
+    def on_end(self, summary: Mapping[str, Any]) -> None:
+        return None
+
+
+class CallbackList(Callback):
+    """Call several callbacks in order, with records that cannot be written to."""
+
+    def __init__(self, callbacks: Iterable[Callback] = ()) -> None:
+        self._callbacks = list(callbacks)
+        self.dropped = 0
+        """Number of callbacks that were removed because they failed."""
+
+    def __len__(self) -> int:
+        """Return the number of callbacks that are still called."""
+        return len(self._callbacks)
+
+    def on_start(self, run: RunInfo) -> None:
+        self._call("on_start", lambda callback: callback.on_start(run))
+
+    def on_epoch(self, stats: EpochStats) -> None:
+        frozen = _read_only(stats)
+        self._call("on_epoch", lambda callback: callback.on_epoch(frozen))
+
+    def on_round(self, result: RoundStats) -> None:
+        frozen = _read_only(result)
+        self._call("on_round", lambda callback: callback.on_round(frozen))
+
+    def on_event(self, name: str, fields: Mapping[str, Any]) -> None:
+        frozen = MappingProxyType(dict(fields))
+        self._call("on_event", lambda callback: callback.on_event(name, frozen))
+
+    def on_end(self, summary: Mapping[str, Any]) -> None:
+        frozen = MappingProxyType(dict(summary))
+        self._call("on_end", lambda callback: callback.on_end(frozen))
+
+    def _call(self, method: str, call: Callable[[Callback], None]) -> None:
+        for callback in tuple(self._callbacks):
+            try:
+                call(callback)
+            except (Exception, SystemExit):  # a failing callback must not end the run
+                self._callbacks = [other for other in self._callbacks if other is not callback]
+                self.dropped += 1
+                structlog.get_logger().exception(
+                    "callback_dropped",
+                    callback=type(callback).__qualname__,
+                    method=method,
+                    advice="the run goes on without it",
+                )
+
+
+def _read_only(record: _Record) -> _Record:
+    """Return the record with read-only views of its arrays, since records are shared and not copied."""
+    return replace(record, **{field.name: _view(getattr(record, field.name)) for field in fields(record)})
+
+
+def _view(value: Any) -> Any:
+    if isinstance(value, np.ndarray):
+        view = value.view()
+        view.flags.writeable = False
+        return view
+    if isinstance(value, Mapping):
+        return MappingProxyType({name: _view(entry) for name, entry in value.items()})
+    return value

@@ -1,0 +1,144 @@
+"""A batch of network-defence worlds.
+
+>>> worlds = NetworkWorlds(2, red=("B_line", "Sleep"), steps=30)
+>>> worlds.reset(epoch=1).shape
+(2, 52)
+>>> observations, rewards, dones = worlds.step([0, 139])
+>>> rewards.tolist(), dones.tolist()
+([0.0, -1.0], [False, False])
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from parallel_agents.core.errors import ActionError, ConfigError, ContractError, ShapeError
+from parallel_agents.core.seeding import Purpose, key
+from parallel_agents.workflows.network.quirks import Quirks, compile_rules, version_quirks
+from parallel_agents.workflows.network.red import RED_AGENTS, red_action_name, red_id
+from parallel_agents.workflows.network.scenario import N_ACTIONS, N_HOSTS, OBSERVATION_SIZE
+from parallel_agents.workflows.network.state import initial_state, write_access
+from parallel_agents.workflows.network.step_kernels import EPISODE, sleep_worlds, step_worlds, write_observations
+
+
+class NetworkWorlds:
+    """`n_worlds` games of CAGE-2, stepped together in one compiled loop. The caller plays blue.
+
+    red: one red agent for all worlds, or one name per world.
+    version: which revision of the simulator to follow; `quirks` overrides it.
+    late_start: `reset` plays this many of the `steps` turns with a sleeping blue, and the caller plays the rest.
+    first_world: world w uses the random draws of world `first_world + w`, so that a world gives the same bytes alone
+        as in any batch.
+    """
+
+    def __init__(
+        self,
+        n_worlds: int,
+        red: str | Sequence[str] = "B_line",
+        version: str = "head",
+        quirks: Quirks | None = None,
+        steps: int = 100,
+        green: bool = False,
+        late_start: int = 0,
+        seed: int = 0,
+        *,
+        purpose: Purpose = Purpose.WORLD,
+        first_world: int = 0,
+    ) -> None:
+        if n_worlds < 1:
+            raise ConfigError(f"n_worlds is {n_worlds}: at least one world is needed")
+        if not 0 <= late_start < steps:
+            raise ConfigError(f"late_start is {late_start} of {steps} steps: give a number from 0 to steps - 1")
+        if first_world < 0:
+            raise ConfigError(f"first_world is {first_world}: worlds are numbered from 0")
+        names = (red,) * n_worlds if isinstance(red, str) else tuple(red)
+        if len(names) != n_worlds:
+            raise ConfigError(f"{len(names)} red agents for {n_worlds} worlds: name one, or one per world")
+        preset = version_quirks(version)
+        self.n_worlds, self.steps, self.late_start = n_worlds, steps, late_start
+        self.quirks = preset if quirks is None else quirks
+        self.rules = compile_rules(self.quirks)
+        """The rules under these quirks, as the compiled kernels read them."""
+        self._initial = initial_state(np.array([red_id(name) for name in names], np.int8))
+        self._state = self._initial.copy()
+        self._episode = np.zeros(1, EPISODE)
+        self._episode["key"] = key(seed, purpose)
+        self._episode["first_world"] = first_world
+        self._episode["green"] = green
+        self._turn = steps  # no step is allowed before the first reset
+
+    @property
+    def red(self) -> tuple[str, ...]:
+        """Each world's red agent."""
+        return tuple(RED_AGENTS[i] for i in self._initial["red_agent"])
+
+    def reset(self, epoch: int) -> NDArray[np.uint8]:
+        """Start an episode in every world with the draws of this epoch; return observations (W, 52)."""
+        if epoch < 0:
+            raise ConfigError(f"epoch is {epoch}: epochs are numbered from 0")
+        self._state[:] = self._initial
+        self._episode["epoch"], self._turn = epoch, self.late_start
+        sleep_worlds(self._state, self.rules, self._episode, self.late_start)
+        observations = np.empty((self.n_worlds, OBSERVATION_SIZE), np.uint8)
+        write_observations(self._state, observations)
+        return observations
+
+    def step(self, actions: ArrayLike) -> tuple[NDArray[np.uint8], NDArray[np.float64], NDArray[np.bool_]]:
+        """Play one turn of every world with actions (W,) from 0 to 144.
+
+        Return observations (W, 52), rewards (W,) and dones (W,).
+        """
+        if self._turn >= self.steps:
+            raise ContractError(f"the episode of {self.steps} steps is over or not begun: call reset(epoch)")
+        chosen = np.asarray(actions)
+        if chosen.shape != (self.n_worlds,) or chosen.dtype.kind not in "iu":
+            raise ShapeError(
+                f"actions have shape {chosen.shape} and type {chosen.dtype}: "
+                f"give one whole number per world, shape ({self.n_worlds},)"
+            )
+        chosen = chosen.astype(np.int64, copy=False)
+        observations = np.empty((self.n_worlds, OBSERVATION_SIZE), np.uint8)
+        rewards = np.empty(self.n_worlds)
+        invalid = step_worlds(self._state, self.rules, self._episode, self._turn, chosen, observations, rewards)
+        if invalid >= 0:
+            raise ActionError(
+                f"action {chosen[invalid]} of world {invalid} is not one of blue's {N_ACTIONS}: "
+                f"give whole numbers from 0 to {N_ACTIONS - 1}"
+            )
+        self._turn += 1
+        return observations, rewards, np.full(self.n_worlds, self._turn == self.steps)
+
+    @property
+    def turn(self) -> int:
+        """Turns of the episode played so far, a late start included."""
+        return self._turn
+
+    @property
+    def access(self) -> NDArray[np.uint8]:
+        """Red's true access per world and host (W, 13): 0 no session, 1 user-level, 2 privileged."""
+        out = np.empty((self.n_worlds, N_HOSTS), np.uint8)
+        write_access(self._state, out)
+        return out
+
+    @property
+    def ot_running(self) -> NDArray[np.bool_]:
+        """Whether the operational service runs, per world (W,)."""
+        return self._state["ot_running"].astype(np.bool_)
+
+    @property
+    def blue_success(self) -> NDArray[np.int8]:
+        """Result of blue's last action, per world (W,): 0 failed, 1 succeeded, 2 unknown."""
+        return self._state["blue_success"].copy()
+
+    @property
+    def red_success(self) -> NDArray[np.int8]:
+        """Result of red's last action, per world (W,): 0 failed, 1 succeeded, 2 unknown."""
+        return self._state["red_success"].copy()
+
+    @property
+    def red_actions(self) -> tuple[str, ...]:
+        """Red's last action in every world, by name."""
+        return tuple(red_action_name(int(s["red_kind"]), int(s["red_target"])) for s in self._state)

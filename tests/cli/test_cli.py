@@ -1,0 +1,90 @@
+"""The command line itself: help, completion, unknown commands, closed pipes."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Command, run_process
+
+HEAVY = ("torch", "numba", "numpy", "gymnasium", "pettingzoo", "matplotlib")
+HELP = f"""
+import sys
+from parallel_agents.cli import main
+try:
+    main({{words}})
+except SystemExit as error:
+    assert not error.code, error.code
+heavy = [name for name in {HEAVY!r} if name in sys.modules]
+assert not heavy, heavy
+"""
+
+
+@pytest.mark.parametrize("words", [["--help"], ["train", "--help"]])
+def test_help_imports_nothing_heavy(words: list[str]) -> None:
+    ended = run_process(sys.executable, "-c", HELP.format(words=words))
+    assert ended.code == 0, ended.err
+    assert "parallel-agents" in ended.out
+
+
+def test_help_takes_less_than_a_second_of_processor_time() -> None:
+    """Measure processor time, since the machine may be busy; the goal is 0.3 s."""
+    before = os.times()
+    assert run_process(sys.executable, "-c", HELP.format(words=["--help"])).code == 0
+    after = os.times()
+    used = after.children_user + after.children_system - before.children_user - before.children_system
+    assert used < 1.0
+
+
+def test_help_shows_the_first_steps_and_every_command(command: Command) -> None:
+    ended = command("--help")
+    assert ended.code == 0
+    for step in ("parallel-agents games", "train treasure_hunt --worlds 8", "eval RUN --watch", "new berries"):
+        assert step in ended.out
+    for name in ("train", "resume", "eval", "curve", "games", "new", "doctor"):
+        assert f"• {name}" in ended.out
+    assert "gymnasium:CartPole-v1" in command("train", "--help").out
+
+
+def test_an_unknown_command_is_reported_with_a_similar_one(command: Command) -> None:
+    ended = command("trian", "guess.py", "--json")
+    assert ended.code == 2
+    assert "there is no command 'trian'; did you mean train? Commands: train, resume" in ended.json["message"]
+    assert ended.json["message"] in ended.err
+    assert "did you mean" not in command("zzz").err
+
+
+def test_an_unknown_option_is_reported_with_a_similar_one(command: Command) -> None:
+    ended = command("train", "guess.py", "--epoch", "3", "--json")
+    assert ended.code == 2
+    assert "--epochs" in ended.err
+    assert ended.json["error"] == "UsageError"
+
+
+@pytest.mark.parametrize(
+    ("typed", "expected"), [("tr", "train"), ("ga", "games"), ("train guess.py --wor", "--worlds")]
+)
+def test_tab_completes_commands_and_options_in_bash(
+    command: Command, tmp_path: Path, typed: str, expected: str
+) -> None:
+    printed = command("--tyro-print-completion", "bash")
+    assert printed.code == 0
+    (tmp_path / "completion.sh").write_text(printed.out)
+    words = ["parallel-agents", *typed.split()]
+    quoted = " ".join(f'"{word}"' for word in words)
+    script = (
+        f"source completion.sh; COMP_WORDS=({quoted}); COMP_CWORD={len(words) - 1}; "
+        f'_tyro_parallel_agents; echo "${{COMPREPLY[@]}}"'
+    )
+    ended = run_process("bash", "-c", script, folder=tmp_path)
+    assert expected in ended.out.split(), ended
+
+
+def test_a_reader_that_closes_the_pipe_is_no_failure() -> None:
+    line = f"{sys.executable} -m parallel_agents.cli --tyro-print-completion bash | head -1"
+    ended = run_process("bash", "-o", "pipefail", "-c", line)
+    assert "Traceback" not in ended.err
+    assert ended.code == 0, ended.err

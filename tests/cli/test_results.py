@@ -1,0 +1,166 @@
+"""`eval`, `curve` and `export`: evaluate the agents of a run, draw its curves, save weights."""
+
+from __future__ import annotations
+
+import csv
+import io
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from parallel_agents.cli.target import load_target
+from parallel_agents.cli.viewers import TerminalViewer
+from parallel_agents.tracking.metrics import read_metrics
+from tests.cli.conftest import Command, settings
+
+SMALL = settings(
+    "experiment.max_turns=12", "model.learning_starts=8", "model.hidden=[8]", "parallel.train_interval=1",
+    "experiment.record_period=0",
+)  # fmt: skip
+QUIET = ("--json", "--quiet")
+
+
+def train_harvest(command: Command, *words: str) -> None:
+    ended = command("train", "commons_harvest", "--epochs", "3", "--out", "run", "--quiet", *words, *SMALL)
+    assert ended.code == 0, ended.err
+
+
+def train_guess(command: Command, *words: str) -> None:
+    ended = command("train", "guess.py", "--out", "run", *words, *QUIET)
+    assert ended.code == 0, ended.err
+
+
+def test_eval_gives_means_intervals_and_social_metrics(command: Command) -> None:
+    train_harvest(command, "--seeds", "3")
+    ended = command("eval", "run", "--episodes", "4", "--json")
+    assert ended.code == 0, ended.err
+    result = ended.json
+    assert result["interval_over"] == "seeds"
+    assert [row["seed"] for row in result["replicas"]] == [0, 1, 2]
+    assert result["mean_return"] == pytest.approx(np.mean([row["mean_return"] for row in result["replicas"]]))
+    assert result["interval"][0] <= result["mean_return"] <= result["interval"][1]
+    low, high = result["interquartile_interval"]
+    assert low <= result["interquartile_mean"] <= high
+    assert set(result["social"]) == {"efficiency", "equality", "sustainability", "peace"}
+    assert result["social"]["efficiency"] * 12 == pytest.approx(6 * result["mean_return"], abs=1e-6)
+    assert 0.0 < result["social"]["peace"] <= 6.0
+    assert "the group: efficiency" in command("eval", "run", "--episodes", "4").out
+
+
+def test_eval_writes_an_episode_as_a_gif(command: Command, tmp_path: Path) -> None:
+    imageio = pytest.importorskip("imageio.v3")
+    train_harvest(command)
+    ended = command("eval", "run", "--episodes", "2", "--gif", "pictures/one.gif", "--json")
+    assert ended.code == 0, ended.err
+    frames = imageio.imread(tmp_path / ended.json["gif"])
+    assert len(frames) > 1
+    assert frames.shape[2] == 20 * 16
+
+
+def test_eval_with_json_shows_the_episode_on_stderr(command: Command) -> None:
+    train_harvest(command)
+    ended = command("eval", "run", "--episodes", "2", "--watch", "--fps", "100", "--json")
+    assert ended.code == 0, ended.err
+    assert ended.json["episodes"] == 2
+    assert "CommonsHarvest, turn 12" in ended.err
+
+
+def test_a_terminal_shows_every_turn_with_pauses_of_the_given_rate(own_path: None) -> None:
+    game = load_target("coins")(config={"experiment": {"max_turns": 5}, "model": {"algorithm": "random"}})
+    out, pauses = io.StringIO(), []
+    with TerminalViewer(out, 4.0, sleep=pauses.append, terminal=True) as show:
+        game.evaluate(2, on_turn=show)
+    assert pauses == [0.25] * 5
+    assert all(f"Coins, turn {turn}" in out.getvalue() for turn in range(1, 6))
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--watch"], "--watch draws grid games, and Guess is none"),
+        (["--gif", "a.gif"], "--gif draws grid games, and Guess is none"),
+        (["--fps", "0"], "--fps 0: give a number of turns a second from 0.1 to 100"),
+        (["--episodes", "0"], "--episodes 0: give a whole number of at least 1"),
+    ],
+)
+def test_eval_refuses_impossible_options(command: Command, words: list[str], message: str) -> None:
+    train_guess(command)
+    ended = command("eval", "run", *words, "--json")
+    assert ended.code == 2
+    assert message in ended.json["message"]
+
+
+def test_a_gif_must_have_a_name_that_ends_in_gif(command: Command) -> None:
+    train_harvest(command)
+    ended = command("eval", "run", "--gif", "episode.mp4", "--json")
+    assert ended.code == 2
+    assert "give a file name that ends in .gif" in ended.json["message"]
+
+
+def test_a_curve_has_its_interval_over_seeds_if_there_are_several(command: Command, tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    train_harvest(command, "--seeds", "3")
+    ended = command("curve", "run", "--out", "pictures/curve.png", "--json")
+    assert ended.code == 0, ended.err
+    assert ended.json == {"file": "pictures/curve.png", "runs": ["run"], "interval_over": ["seeds"]}
+    assert (tmp_path / "pictures" / "curve.png").read_bytes().startswith(b"\x89PNG")
+    metrics = read_metrics(tmp_path / "run")
+    assert metrics.seeds().shape == (3, 3)
+    assert np.allclose(metrics.seeds()[1], metrics.rewards()[6:12].mean(axis=0))
+    assert "is not a run folder" in command("curve", "nowhere", "--json").json["message"]
+    assert "no run to draw" in command("curve", "--json").json["message"]
+
+
+def test_a_run_writes_a_csv_table_that_equals_its_metrics(command: Command, tmp_path: Path) -> None:
+    train_harvest(command, "--seeds", "2")
+    rows = list(csv.DictReader((tmp_path / "run" / "metrics.csv").read_text().splitlines()))
+    assert len(rows) == 3 * 12
+    metrics = read_metrics(tmp_path / "run")
+    assert [float(row["reward"]) for row in rows[:12]] == metrics.epochs[0]["rewards"]
+    assert [row["replica"] for row in rows[:12]] == ["0"] * 6 + ["1"] * 6
+    assert rows[0]["loss"] == rows[0]["entropy"] == ""
+    assert float(rows[-1]["loss"]) >= 0.0
+    assert 0.0 < float(rows[-1]["epsilon"]) <= 1.0
+    assert int(rows[-1]["updates"]) > 0
+    assert rows[-1]["lag"] == "1"
+
+
+def test_exported_weights_of_an_agent_start_another_run(command: Command) -> None:
+    train_guess(command)
+    ended = command("export", "run", "--agent", "agent_1", "--out", "w.safetensors", "--json")
+    assert ended.code == 0, ended.err
+    assert ended.json == {"agent": "agent_1", "seed": 0, "replica": 0, "epoch": 4, "out": "w.safetensors"}
+    again = command("export", "run", "--agent", "agent_0", "--out", "other")
+    assert "weights of agent_0 (seed 0, epoch 4) written to other" in again.out
+    words = ("--agents", "1", "--epochs", "1", "--set", "parallel.train_interval=2")
+    with_them = command("train", "guess.py", *words, "--set", "model.weights=w.safetensors", *QUIET)
+    assert with_them.code == 0, with_them.err
+    without = command("train", "guess.py", *words, *QUIET)
+    assert with_them.json["digest"] != without.json["digest"]
+    mismatch = command("train", "guess.py", "--set", "model.weights=w.safetensors", "--set", "model.hidden=[5]", *QUIET)
+    assert mismatch.code == 1
+    assert "holds weights of MLP(inputs=2, hidden=(4,)" in mismatch.err
+
+
+def test_export_writes_the_best_weights_of_a_replica(command: Command) -> None:
+    train_guess(command, "--seeds", "2", "--set", "experiment.eval_every=1", "--set", "experiment.eval_episodes=3")
+    ended = command("export", "run", "--agent", "agent_0", "--out", "w", "--replica", "1", "--best", "--json")
+    assert ended.code == 0, ended.err
+    assert (ended.json["seed"], ended.json["replica"]) == (1, 1)
+    evaluated = command("eval", "run", "--episodes", "3", "--best", "--json").json
+    assert evaluated["replicas"][1]["epoch"] == ended.json["epoch"]
+    assert [row["seed"] for row in evaluated["replicas"]] == [0, 1]
+    means = [row["mean_return"] for row in evaluated["replicas"]]
+    assert evaluated["mean_return"] == sum(means) / 2
+    assert "seed 1" in command("eval", "run", "--episodes", "3").out
+
+
+def test_export_reports_unknown_agents_and_replicas_and_missing_best_weights(command: Command) -> None:
+    train_guess(command)
+    agent = command("export", "run", "--agent", "agent_7", "--out", "w")
+    assert (agent.code, "--agent agent_7: this run has agent_0, agent_1" in agent.err) == (2, True)
+    replica = command("export", "run", "--agent", "agent_0", "--replica", "3", "--out", "w")
+    assert (replica.code, "--replica 3: this run has replicas 0 to 0" in replica.err) == (2, True)
+    best = command("export", "run", "--agent", "agent_0", "--best", "--out", "w")
+    assert (best.code, "knows no best weights" in best.err) == (1, True)

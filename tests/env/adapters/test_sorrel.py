@@ -1,0 +1,190 @@
+"""Unmodified games written for sorrel: with a fake of its interface, and with sorrel itself if it is installed."""
+
+from __future__ import annotations
+
+import importlib.util
+import random
+import types
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from parallel_agents.core.errors import ConfigError, ContractError, LearnerError
+from parallel_agents.env.adapters.sorrel import ParallelEnvironment, parallelize
+from tests.env.adapters import fake_sorrel
+from tests.env.adapters.fake_sorrel import Gems, Model, RolloutBuffer, World
+
+
+class Fast(Gems, ParallelEnvironment):
+    pass
+
+
+def config(**parallel: Any) -> dict[str, Any]:
+    return {
+        "experiment": {"epochs": 3, "max_turns": 12},
+        "model": {"epsilon": 0.3, "epsilon_decay": 0.1, "width": 16},
+        "world": {"agents": 5},
+        "parallel": parallel,
+    }
+
+
+def played(kind: Any, given: dict[str, Any], logger: Any = None) -> Any:
+    """Run a whole experiment after seeding the global generators, as sorrel's users do."""
+    random.seed(0)
+    np.random.seed(0)
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        game = kind(World(7), given)
+        game.run_experiment(animate=False, logging=False, logger=logger)
+    return game
+
+
+def weights(game: Any) -> list[Any]:
+    return [value.clone() for agent in game.agents for value in agent.model.qnetwork_local.state_dict().values()]
+
+
+def equal(one: Any, other: Any) -> bool:
+    return all(torch.equal(a, b) for a, b in zip(weights(one), weights(other), strict=True))
+
+
+def test_our_class_is_between_the_game_and_the_framework() -> None:
+    names = [own.__name__ for own in Fast.__mro__]
+    assert names.index("Gems") < names.index("ParallelEnvironment") < names.index("Environment")
+    assert isinstance(Fast(World(7), config()), ParallelEnvironment)
+    assert parallelize(Gems).__mro__[1:3] == Fast.__mro__[1:3]
+    with pytest.raises(ContractError, match="needs a game with sorrel"):
+        types.new_class("Nothing", types.resolve_bases((ParallelEnvironment,)))
+
+
+@pytest.mark.parametrize(
+    "given", [{"async_learning": False}, {"enabled": False}, {"policy_lag": 0}, {"backend": "inline"}]
+)
+def test_inline_training_gives_the_results_of_sorrel_bit_for_bit(given: dict[str, Any]) -> None:
+    theirs, ours = played(Gems, config()), played(Fast, config(**given))
+    assert equal(theirs, ours)
+    assert theirs.log == ours.log
+    assert len(ours.log) == 4  # sorrel's own count of epochs
+    assert ours.train_steps == 4 * 5
+    for a, b in zip(theirs.agents, ours.agents, strict=True):
+        assert np.array_equal(a.model.memory.states, b.model.memory.states)
+        assert np.array_equal(a.model.memory.extra_data["positions"], b.model.memory.extra_data["positions"])
+
+
+def test_background_training_does_every_training_and_acting_is_one_behind(nothing_left: None) -> None:
+    ours = played(Fast, config())
+    assert ours.train_steps == 4 * 5
+    assert [agent.model.trained for agent in ours.agents] == [4] * 5
+    assert all(agent.model.optimizer.state_dict()["state"] for agent in ours.agents)
+    assert all(agent.model.qnetwork_local.training for agent in ours.agents)  # as it was before
+    assert ours.own_turns == 4 * 12  # what the game overrides still runs
+    assert ours.agents[0].model.epsilon == pytest.approx(0.3 * 0.9**4)
+    assert ours.log[0][1] == 0.0
+    assert all(loss > 0.0 for _, loss, *_ in ours.log[1:])
+    assert "forward" not in vars(ours.agents[0].model.qnetwork_local)
+
+
+def test_train_interval_reduces_the_number_of_trainings() -> None:
+    assert played(Fast, config(train_interval=2)).train_steps == 2 * 5
+    assert played(Fast, config(train_interval=2, async_learning=False)).train_steps == 2 * 5
+
+
+def test_simultaneous_turns_batch_the_networks_and_choose_the_same_actions() -> None:
+    logger: list[Any] = []
+    given = {"turn_order": "simultaneous", "async_learning": False}
+    together = played(Fast, config(**given), logger)
+    assert len(logger) == 48
+    assert logger[-1][:2] == (3, 12)
+    assert together.train_steps == 20
+    batch = next(iter(together._adapter.batches.values()))
+    assert batch._can_batch
+
+    for agent in together.agents:
+        agent.model.epsilon = 0.0
+    for _ in range(5):
+        together.take_turn()
+        states = [agent.pov(together.world) for agent in together.agents]
+        apart = [agent.get_action(state) for agent, state in zip(together.agents, states, strict=True)]
+        assert together._choose_actions(together.agents, states) == apart  # from the weights as they are after training
+
+
+def test_an_overridden_transition_is_called() -> None:
+    class Own(fake_sorrel.Collector):
+        def transition(self, world: Any) -> None:
+            self.steps = getattr(self, "steps", 0) + 1
+            super().transition(world)
+
+    class Mixed(Gems):
+        def setup_agents(self) -> None:
+            super().setup_agents()
+            self.agents[1].__class__ = Own
+
+    game = played(parallelize(Mixed), config(turn_order="simultaneous"))
+    assert game.agents[1].steps == 48
+
+
+def test_an_error_in_training_raises_in_the_main_thread(nothing_left: None) -> None:
+    class Bad(Model):
+        def train_step(self) -> Any:
+            raise ArithmeticError("no such gradient")
+
+    class Broken(Gems):
+        model_type = Bad
+
+    with pytest.raises(LearnerError, match=r"train_step\(\) of agent_0 raised ArithmeticError: no such gradient"):
+        played(parallelize(Broken), config())
+
+
+def test_on_policy_models_train_inline() -> None:
+    class OnPolicy(Model):
+        def __init__(self, *arguments: Any, **keywords: Any) -> None:
+            super().__init__(*arguments, **keywords)
+            self.memory.__class__ = RolloutBuffer
+
+    class Rollouts(Gems):
+        model_type = OnPolicy
+
+    assert equal(played(parallelize(Rollouts), config()), played(Rollouts, config()))
+
+
+def test_a_game_with_its_own_run_experiment_warns_and_trains_inline() -> None:
+    class OwnLoop(Gems):
+        def run_experiment(self, **_: Any) -> None:
+            for epoch in range(2):
+                self.reset()
+                while self.turn < 5:
+                    self.take_turn(epoch)
+                for agent in self.agents:
+                    agent.model.train_step()
+
+    with pytest.warns(UserWarning, match=r"FastOwnLoop has a run_experiment\(\) of its own"):
+        game = played(parallelize(OwnLoop), config(turn_order="simultaneous"))
+    assert [agent.model.trained for agent in game.agents] == [2] * 5
+
+
+def test_unsupported_settings_raise() -> None:
+    with pytest.raises(ConfigError, match=r"parallel\.backend is 'process'.*by a thread or inline"):
+        played(Fast, config(backend="process"))
+    with pytest.raises(ConfigError, match=r"policy_lag is 2 .* at most one training behind"):
+        played(Fast, config(policy_lag=2))
+    with pytest.raises(ConfigError, match=r"unknown key parallel\.turn_ordr; did you mean parallel\.turn_order"):
+        played(Fast, config(turn_ordr="sequential"))
+
+
+@pytest.mark.skipif(
+    importlib.util.find_spec("sorrel") is None, reason="sorrel needs Python 3.12 and is not installed here"
+)
+def test_a_game_of_the_real_sorrel_runs() -> None:
+    from sorrel.examples.treasurehunt.entities import EmptyEntity  # type: ignore[import-not-found]
+    from sorrel.examples.treasurehunt.env import TreasurehuntEnv  # type: ignore[import-not-found]
+    from sorrel.examples.treasurehunt.world import TreasurehuntWorld  # type: ignore[import-not-found]
+
+    given = {
+        "experiment": {"epochs": 1, "max_turns": 5, "record_period": 50},
+        "model": {"agent_vision_radius": 2, "epsilon_decay": 0.001},
+        "world": {"height": 9, "width": 9, "gem_value": 10, "food_value": 5, "bone_value": -10, "spawn_prob": 0.02},
+    }
+    game = parallelize(TreasurehuntEnv)(TreasurehuntWorld(given, EmptyEntity()), given)
+    game.run_experiment(animate=False, logging=False)
+    assert game.train_steps == 2 * len(game.agents)

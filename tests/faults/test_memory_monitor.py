@@ -1,0 +1,149 @@
+"""Memory stays bounded and is monitored; buffers hold no autograd graph and no half-written row."""
+
+from __future__ import annotations
+
+import gc
+import mmap
+import threading
+import tracemalloc
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from parallel_agents import Buffer, ImportanceSampler, ImportanceSamplingReplayBuffer, ThreadSafeBuffer
+from parallel_agents.execution.watchdog import FACTOR, SPARE, WARM_UP, MemoryMonitor, resident_bytes
+from parallel_agents.tracking.metrics import MetricsWriter
+from tests.env.line_worlds import Line, tiny
+from tests.faults.test_learners import Events
+
+
+def test_f12_no_half_written_transition_is_ever_sampled() -> None:
+    """Every field of a transition is one tag; a reader never sees two of them in one row."""
+    buffer = ThreadSafeBuffer(64, (3,), seed=0)
+    over = threading.Event()
+
+    def write() -> None:
+        for tag in range(3_000):
+            buffer.add([tag, tag, tag], action=tag % 7, reward=float(tag), done=False)
+        over.set()
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    reads = 0
+    while not over.is_set() or reads == 0:
+        if len(buffer) < 8:
+            continue
+        states, actions, rewards, *_ = buffer.sample(8)
+        tags = np.asarray(rewards).reshape(8)
+        assert (np.asarray(states).reshape(8, 3) == tags[:, None]).all()
+        assert (np.asarray(actions).reshape(8) == tags % 7).all()
+        reads += 1
+    writer.join()
+    assert reads > 0
+
+
+def test_f35_buffers_keep_numbers_and_no_autograd_graph() -> None:
+    seen = torch.ones(3, requires_grad=True) * 2.0
+    reward = (seen * 0.5).sum()
+    assert seen.grad_fn is not None
+    buffer = Buffer(8, (3,))
+    buffer.add(seen, action=torch.tensor(1), reward=reward, done=False)
+    sampler = ImportanceSampler(seed=0)
+    other = ImportanceSamplingReplayBuffer(capacity=8, obs_shape=(3,), importance_sampler=sampler)
+    other.add(state=seen, action=1, reward=reward, next_state=seen, done=False, event_type="regular_parent", value=1.0)
+    for kept in (buffer, other):
+        assert len(kept) == 1
+        held = [value for value in vars(kept).values() if isinstance(value, torch.Tensor)]
+        assert not [tensor for tensor in held if tensor.grad_fn is not None]
+    gc.collect()
+
+
+def test_f35_what_learners_publish_has_no_graph() -> None:
+    game = Line(config=tiny())
+    game.run_experiment()
+    run = game.prepare()
+    tensors = [t for state in run.rounds.newest for t in state.tensors.values()]
+    tensors += [run.group.stacks[0].inference.weights.rows]
+    assert all(tensor.grad_fn is None and not tensor.requires_grad for tensor in tensors)
+
+
+def test_f36_a_long_run_keeps_no_more_than_a_short_one(tmp_path: Path) -> None:
+    game = Line(config=tiny(parallel={"backend": "inline", "train_interval": 1}))
+    writer = MetricsWriter(tmp_path / "metrics.jsonl", max_bytes=20_000, backups=1)
+
+    def kept_after(epochs: int) -> int:
+        game.run_experiment(epochs, callbacks=[writer])
+        gc.collect()
+        return tracemalloc.get_traced_memory()[0]
+
+    tracemalloc.start()
+    try:
+        kept_after(60)
+        before = kept_after(80)
+        after = kept_after(160)
+    finally:
+        tracemalloc.stop()
+    assert after - before < 20_000, "bytes kept by 80 more epochs"
+    assert sum(path.stat().st_size for path in tmp_path.iterdir()) <= 2 * 20_000
+
+
+class Leaks(Line):
+    """Keeps 5 MB more with every epoch."""
+
+    def begin_epoch(self, epoch: int) -> None:
+        super().begin_epoch(epoch)
+        self.kept = [*getattr(self, "kept", []), mmap.mmap(-1, 5 * 2**20)]  # never memory that was freed before
+        self.kept[-1].write(b"x" * 5 * 2**20)
+
+
+@pytest.mark.parametrize("backend", ["inline", "thread"])
+def test_f36_a_world_that_leaks_is_reported_within_20_epochs(backend: str) -> None:
+    flags = {"backend": backend, "num_workers": 1, "train_interval": 1}
+    game, recorded = Leaks(config=tiny(parallel=flags)), Events()
+    game.run_experiment(40, callbacks=[recorded])
+    (told,) = [fields for name, fields in recorded.events if name == "memory_grows"]  # once, not in every epoch
+    assert told["epoch"] <= 20
+    assert 4 * 2**20 < told["bytes_per_epoch"] < 7 * 2**20
+
+
+def test_f36_buffers_that_fill_up_are_no_leak() -> None:
+    """Each epoch writes megabytes that had not been written to before."""
+    config = tiny(experiment={"max_turns": 800, "worlds": 16}, model={"buffer_size": 200_000})
+    game, recorded = Filled(config=config), Events()
+    game.run_experiment(22, callbacks=[recorded])
+    assert game.prepare()._written_bytes() > 20 * 2**20
+    assert "memory_grows" not in recorded.names()
+
+
+class Filled(Line):
+    """Sees and earns the same in every turn, so that turns cost nothing."""
+
+    def begin_turn(self) -> None:
+        pass
+
+    def apply_agent(self, index: int, actions: Any) -> Any:
+        return np.zeros(self.n_worlds, np.float32)
+
+
+def test_f36_far_more_memory_than_after_the_start_is_reported_once_and_at_each_doubling() -> None:
+    assert resident_bytes() > 10 * 2**20
+    start = 2**30
+    sizes = iter([start] * 3 + [int(FACTOR * start + SPARE) + 1] * 3 + [2**32] * 3)
+    growth = MemoryMonitor(0, measure=lambda: next(sizes))
+    assert [growth.after(WARM_UP + n) is not None for n in range(9)] == [False] * 3 + [True, False, False] * 2
+
+
+def test_f36_what_grows_once_or_is_given_back_is_no_leak() -> None:
+    mega = 2**20
+    for sizes in ([0] * 8 + [90] * 20, [0, 30, 60, 90] * 7, [40 * (n % 2) for n in range(28)]):
+        given = iter(2**30 + mega * size for size in sizes)
+        growth = MemoryMonitor(0, measure=lambda given=given: next(given))  # type: ignore[misc]
+        assert [growth.after(WARM_UP + n) for n in range(28)] == [None] * 28
+
+
+def test_f36_the_memory_of_other_processes_counts_and_of_those_that_have_ended_does_not() -> None:
+    assert resident_bytes(["self", "self"]) >= 2 * 10 * 2**20
+    assert resident_bytes([2**30]) == 0

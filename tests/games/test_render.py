@@ -1,0 +1,239 @@
+"""Pictures, the terminal, and recorded episodes."""
+
+import builtins
+import io
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from parallel_agents.core.errors import ConfigError
+from parallel_agents.games import (
+    AGENT,
+    MOVES,
+    TURNING_MOVES,
+    WALL,
+    Beam,
+    Field,
+    GridEnvironment,
+    Kind,
+    Recorder,
+    blank_map,
+)
+from parallel_agents.games.render import (
+    agent_colours,
+    draw_scores,
+    draw_world,
+    stack_vertically,
+    terminal_view,
+    write_gif,
+)
+from tests.games.boards import board, make_staged, open_field
+
+
+def test_walls_fill_their_cells_and_things_are_inset():
+    image = draw_world(board("#g. .0."), cell=10)
+    assert image.shape == (20, 30, 3)
+    assert (image[:10, :10] == (100, 100, 100)).all()
+    assert tuple(image[5, 15]) == (0, 0, 255)
+    assert tuple(image[0, 10]) == tuple(image[5, 25]) != (0, 0, 255)
+
+
+@pytest.mark.parametrize(("heading", "pixel"), [(0, (1, 8)), (1, (8, 14)), (2, (14, 8)), (3, (8, 1))])
+def test_an_agent_is_a_disc_in_its_colour_notched_where_it_faces(heading, pixel):
+    grid = board("0")
+    grid.headings[:] = heading
+    image = draw_world(grid, cell=16)
+    colour = tuple(agent_colours(1)[0])
+    assert tuple(image[8, 8]) == colour
+    assert tuple(image[0, 0]) != colour
+    sides = {side: tuple(image[side]) == colour for side in ((1, 8), (8, 14), (14, 8), (8, 1))}
+    assert sides == {side: side != pixel for side in sides}
+
+
+def test_agents_of_different_kinds_show_them_in_the_middle():
+    image = draw_world(board("01", agent_kinds=("rival", "agent")), cell=16)
+    assert tuple(image[8, 8]) == (50, 60, 70)
+    assert tuple(image[8, 24]) == (255, 255, 255)
+    assert tuple(image[4, 4]) == tuple(agent_colours(1)[0])
+
+
+def test_frozen_agents_are_crossed_out():
+    grid = board("01")
+    plain, crossed = draw_world(grid, cell=16), draw_world(grid, cell=16, frozen=np.array([False, True]))
+    assert np.array_equal(plain[:, :16], crossed[:, :16])
+    assert tuple(crossed[8, 24]) != tuple(plain[8, 24]) == tuple(agent_colours(2)[1])
+
+
+def test_the_return_of_each_agent_stands_beside_its_colour():
+    strip = draw_scores(np.array([7.0, -1.25]), 200)
+    assert strip.shape == (16, 200, 3)
+    for colour in agent_colours(2):
+        assert (strip == colour).all(axis=-1).any()
+    lit = (strip == (230, 232, 238)).all(axis=-1)[:, 12:20]
+    seven = " ".join("".join("#" if dot else "." for dot in row) for row in lit[3:13:2, :6:2])
+    assert seven == "### ..# ..# ..# ..#"
+
+
+@pytest.mark.parametrize("values", [[0.0, 0.0], [-12.34, 999.9], [1e9, -1e9], [0.05, 12345.0]])
+def test_the_strip_of_returns_has_one_size_for_all_values(values):
+    assert draw_scores(np.array(values), 90).shape == draw_scores(np.zeros(2), 90).shape
+
+
+def test_a_strip_wider_than_its_picture_is_not_cut():
+    image = stack_vertically(np.zeros((4, 10, 3), np.uint8), np.full((2, 30, 3), 9, np.uint8))
+    assert image.shape == (6, 30, 3)
+    assert (image[4:] == 9).all()
+
+
+def test_floors_show_around_what_stands_on_them():
+    image = draw_world(board("0.", floor="ss"), cell=8)
+    assert tuple(image[0, 0]) == tuple(image[4, 12]) == (200, 200, 0)
+
+
+def test_each_world_has_its_own_picture():
+    grid = open_field(worlds=2)
+    assert not np.array_equal(draw_world(grid, 0), draw_world(grid, 1))
+
+
+def test_colours_differ_and_do_not_depend_on_how_many_agents_there_are():
+    assert len(np.unique(agent_colours(64), axis=0)) == 64
+    assert np.array_equal(agent_colours(64)[:5], agent_colours(5))
+
+
+def test_a_gif_holds_the_frames(tmp_path):
+    imageio = pytest.importorskip("imageio.v3")
+    grid = open_field(agents=2)
+    frames = []
+    for action in ("up", "down", "left", "right"):
+        grid.move(np.full((2, 1), MOVES.index(action)))
+        frames.append(draw_world(grid, cell=8))
+    path = write_gif(tmp_path / "new" / "episode.gif", frames, fps=5)
+    back = imageio.imread(path)
+    assert back.shape == (4, *frames[0].shape)
+    assert np.abs(back.astype(int) - np.stack(frames)).mean() < 4
+    assert imageio.immeta(path)["duration"] == 200
+
+
+def test_without_imageio_the_error_says_what_to_install_before_a_run(tmp_path, monkeypatch):
+    real = builtins.__import__
+
+    def without(name, *rest, **options):
+        if name.startswith("imageio"):
+            raise ImportError(name)
+        return real(name, *rest, **options)
+
+    monkeypatch.setattr(builtins, "__import__", without)
+    with pytest.raises(ConfigError, match=r"needs imageio, which is not installed: .* extra 'report'"):
+        write_gif(tmp_path / "a.gif", [draw_world(board("0"))])
+    assert not list(tmp_path.iterdir())
+    game = make_empty()
+    with pytest.raises(ConfigError, match=r"needs imageio"):
+        Recorder(game, tmp_path, every=1)
+    assert game.recorder is None
+
+
+def test_wrong_pictures_and_periods_are_refused(tmp_path):
+    with pytest.raises(ConfigError, match=r"cells of 3 pixels are too small to draw: give at least 4"):
+        draw_world(board("0"), cell=3)
+    with pytest.raises(ConfigError, match=r"no frames for .*: record at least one"):
+        write_gif(tmp_path / "a.gif", [])
+    with pytest.raises(ConfigError, match=r"recording every 0 epochs: give a whole number of at least 1"):
+        Recorder(make_empty(), tmp_path, every=0)
+
+
+class Duel(GridEnvironment):
+    """Agents zap with a ray that freezes."""
+
+    def build(self):
+        kinds = [WALL, Kind("apple", "o", (10, 200, 30)), AGENT, Kind("ray", "*", (255, 210, 90))]
+        field = Field(kinds, "######\n#....#\n#...o#\n######", blank_map(4, 6), layer=0)
+        grid = self.make_grid(field, actions=TURNING_MOVES, extra_actions=("zap",))
+        self.ray = Beam(grid, "ray", length=3, hits_agents=True)
+        return grid
+
+    def settle(self):
+        self.ray.clear()
+        self.freeze(self.ray.fire(self.chose("zap")).received > 0, 5)
+
+
+def terminal_text(game):
+    out = io.StringIO()
+    Console(file=out, force_terminal=True, color_system="truecolor", width=80).print(terminal_view(game))
+    return out.getvalue()
+
+
+def test_the_terminal_shows_agents_beams_frozen_agents_and_returns():
+    game = make_staged(Duel, "###### #..10# #...o# ######")
+    game.grid.headings[:] = [[3], [0]]  # the first faces left, where the second stands
+    before = terminal_text(game)
+    assert "Duel, turn 1" in before
+    assert before.count("◀") == before.count("▲") == 1
+    assert "48;2;10;200;30" in before, "the apple"
+    assert "48;2;255;210;90" not in before
+    game.apply_actions(np.array([[game.grid.actions.index("zap")], [game.grid.actions.index("stay")]]))
+    game.add_rewards(np.array([[2.5], [0.0]], np.float32))
+    after = terminal_text(game)
+    assert after.count("✖") == 1, "the second is frozen"
+    assert "48;2;255;210;90" in after, "the ray"
+    assert "2.5" in after
+
+
+class Empty(GridEnvironment):
+    def build(self):
+        return self.make_walled_grid([WALL, AGENT])
+
+
+def make_empty(epochs=5):
+    experiment = {"epochs": epochs, "max_turns": 6, "worlds": 2}
+    world = {"agents": 2, "height": 5, "width": 5, "radius": 1}
+    return Empty(config={"experiment": experiment, "world": world, "model": {"algorithm": "random"}})
+
+
+def test_every_nth_epoch_and_the_last_one_leave_a_gif(tmp_path):
+    imageio = pytest.importorskip("imageio.v3")
+    game = make_empty()
+    recorder = Recorder(game, tmp_path / "pictures", every=2, world=1, cell=6)
+    game.run_experiment(callbacks=[recorder])
+    assert [path.name for path in recorder.written] == [f"episode_00000{epoch}.gif" for epoch in (2, 4, 5)]
+    assert sorted((tmp_path / "pictures").iterdir()) == recorder.written
+    for path in recorder.written:  # equal neighbours are written as one frame
+        assert imageio.imread(path).shape[1:3] == (30 + 2 * 16, 64), "with two lines of returns below"
+
+
+def test_a_gif_shows_the_recorded_world(tmp_path, monkeypatch):
+    pytest.importorskip("imageio.v3")
+    written = []
+    monkeypatch.setattr(
+        "parallel_agents.games.render.write_gif", lambda path, frames, fps: written.append(list(frames))
+    )
+    game = make_empty(epochs=1)
+    game.run_experiment(callbacks=[Recorder(game, tmp_path, every=1, world=1, cell=6)])
+    (frames,) = written
+    assert len(frames) == 6 + 1
+    assert np.array_equal(frames[-1][:30, :30], draw_world(game.grid, 1, 6))
+    assert len(np.unique(np.stack(frames), axis=0)) > 1
+
+
+def test_recording_does_not_change_a_run(tmp_path):
+    pytest.importorskip("imageio.v3")
+    plain, recorded = make_empty(), make_empty()
+    recorded_summary = recorded.run_experiment(callbacks=[Recorder(recorded, tmp_path, every=1)])
+    assert plain.run_experiment()["mean_reward"] == recorded_summary["mean_reward"]
+    assert plain.grid.padded.tobytes() == recorded.grid.padded.tobytes()
+
+
+def test_a_game_makes_its_recorder_unless_the_period_is_0(tmp_path):
+    pytest.importorskip("imageio.v3")
+    (recorder,) = make_empty().recorders(tmp_path)
+    assert isinstance(recorder, Recorder)
+    silent = Empty(config={"experiment": {"record_period": 0}, "model": {"algorithm": "random"}})
+    assert silent.recorders(tmp_path) == ()
+
+
+def test_without_imageio_there_is_a_warning_and_no_recorder(tmp_path, monkeypatch, captured_logs):
+    monkeypatch.setattr("parallel_agents.games.environment.find_spec", lambda name: None)
+    assert make_empty().recorders(tmp_path) == ()
+    assert [(log["event"], log["log_level"], log["reason"]) for log in captured_logs] == [
+        ("no_recording", "warning", "imageio is not installed")
+    ]

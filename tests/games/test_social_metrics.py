@@ -1,0 +1,66 @@
+"""Social metrics, compared with figures worked out by hand."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from parallel_agents.core.errors import ShapeError
+from parallel_agents.games.social_metrics import efficiency, equality, peace, sustainability
+
+
+def episode(*turns):
+    """Return the rewards of one world, from rows of turns and columns of agents."""
+    return np.array(turns, np.float32)[:, :, None]
+
+
+def test_efficiency_is_what_the_group_earns_per_turn():
+    assert efficiency(episode([1, 0], [1, 2], [0, -1])).tolist() == [1.0]  # 3 in 3 turns
+
+
+@pytest.mark.parametrize(
+    ("returns", "expected"),
+    [
+        ([2, 2, 2], 1.0),
+        ([6, 0, 0], 1 / 3),  # Σ|Rᵢ-Rⱼ| = 24, 2 N ΣR = 36
+        ([1, 3], 0.75),  # Σ|Rᵢ-Rⱼ| = 4, 2 N ΣR = 16
+        ([3, 1], 0.75),
+    ],
+)
+def test_equality_is_one_minus_the_gini_coefficient(returns, expected):
+    assert equality(episode(returns))[0] == pytest.approx(expected)
+
+
+def test_equality_is_nan_if_nothing_was_earned():
+    assert np.isnan(equality(episode([0, 0])))[0]
+    assert np.isnan(equality(episode([-1, -2])))[0]
+
+
+def test_sustainability_is_the_mean_turn_of_earning():
+    # The first earns in turns 1 and 3, mean 2; the second in turn 4; the third never, 0.
+    assert sustainability(episode([1, 0, 0], [0, 0, -1], [5, 0, 0], [0, 1, 0])).tolist() == [2.0]
+
+
+def test_peace_is_how_many_agents_can_act():
+    free = np.array([[True, True], [True, False], [False, False], [True, True]])[:, :, None]
+    assert peace(free).tolist() == [1.25]
+
+
+def test_each_world_has_its_own_metrics():
+    rewards = np.stack([episode([1, 1])[..., 0], episode([4, 0])[..., 0]], axis=-1)
+    assert efficiency(rewards).tolist() == [2.0, 4.0]
+    assert equality(rewards).tolist() == [1.0, 0.5]
+
+
+@given(st.lists(st.integers(0, 50), min_size=2, max_size=6).filter(any), st.integers(2, 5))
+def test_equality_is_between_its_bounds_and_independent_of_the_unit(returns, factor):
+    value = equality(episode(returns))[0]
+    assert 1 / len(returns) - 1e-9 <= value <= 1.0 + 1e-9
+    assert equality(factor * episode(returns))[0] == pytest.approx(value)
+    slow = 1.0 - sum(abs(a - b) for a in returns for b in returns) / (2 * len(returns) * sum(returns))
+    assert value == pytest.approx(slow)
+
+
+def test_an_episode_of_another_shape_is_refused():
+    with pytest.raises(ShapeError, match=r"an episode of shape \(2, 3\): give \(turns, agents, worlds\)"):
+        efficiency(np.zeros((2, 3)))
