@@ -216,7 +216,7 @@ def _updating(ours: BenchStack, plain: list[Any], learner: Learner) -> tuple[Sid
         if learner.replays:
             samples = snapshot["returns"].size
         else:  # one epoch over the minibatches uses every valid row once
-            samples = int(snapshot["valid"].sum()) * updates // (agents * ROLLOUT["minibatches"])
+            samples = int(snapshot["valid"].sum()) * updates // (agents * ROLLOUT["n_minibatches"])
         return Done({"updates": updates, "samples": samples}, backend.name)
 
     def loop() -> Done:
