@@ -22,7 +22,7 @@ from structlog.contextvars import get_contextvars
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGCHLD)  # SIGALRM is that of pytest-timeout
 _LIMITS = (resource.RLIMIT_NOFILE, resource.RLIMIT_NPROC, resource.RLIMIT_FSIZE, resource.RLIMIT_AS)
-_OURS = ("learner", "slow-model", "watchdog", "world", "heart", "checkpoint")
+_OURS = ("learner", "slow-model", "watchdog", "world", "checkpoint")
 _OTHERS = {  # variables set by pytest, and by packages when they are imported
     "PYTEST_CURRENT_TEST",
     "PYGAME_HIDE_SUPPORT_PROMPT",
