@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: setup demo test quick check audit bench slow nightly random mutants clean
+.PHONY: setup browser demo test quick check audit bench slow nightly random mutants clean
 
 setup: .venv/installed
 
@@ -14,21 +14,30 @@ setup: .venv/installed
 demo: setup
 	$(BIN)/python -m examples.demo
 
-test: setup check
+# Pages are tested in Chromium, for accessibility with axe-core. Both are installed where that is possible; without them
+# the tests that need them are skipped, with the reason.
+browser: setup
+	@command -v chromedriver >/dev/null || { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && apt-get update -qq \
+		&& apt-get install -qq -y chromium chromium-driver >/dev/null; } || echo "no Chromium: tests of pages are skipped"
+	@[ -e .venv/axe-core/package/axe.min.js ] || { mkdir -p .venv/axe-core && cd .venv/axe-core \
+		&& npm pack --silent axe-core@4.14.0 >/dev/null && tar xf axe-core-4.14.0.tgz; } \
+		|| echo "no axe-core: tests of accessibility are skipped"
+
+test: setup check browser
 	$(BIN)/pytest -n 2 --dist worksteal -q
 
 # All tests but those that start processes or commands, train whole runs or read whole pages: about two thirds of them.
 WHOLE_RUNS := benchmarks checkpoint cli docs engine env equivalence examples faults testing \
 	algorithms/test_normalization.py algorithms/test_row_independence.py algorithms/test_recurrent_models.py \
 	market/discovery/test_discover.py market/test_importance_training.py \
-	market/montecarlo/test_monte_carlo_training.py market/simulation/test_fast_fidelity.py market/test_market_commands.py \
+	market/montecarlo/test_monte_carlo_training.py market/discovery/test_own_csv.py market/test_market_commands.py \
 	market/test_market_environment.py workflows/network/test_red.py \
 	workflows/network/test_observations.py workflows/test_wrapper.py
 
 quick: setup
 	$(BIN)/pytest -n 2 --dist worksteal -q $(addprefix --ignore=tests/,$(WHOLE_RUNS))
 
-slow: setup
+slow: setup browser
 	$(BIN)/pytest -n 2 --dist worksteal -q -m slow
 
 nightly: setup random mutants

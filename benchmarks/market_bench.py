@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache, partial
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
@@ -16,22 +16,19 @@ from benchmarks.run import Bench
 from parallel_agents.algorithms import DQN
 from parallel_agents.core.seeding import Purpose, generator
 from parallel_agents.market.discovery import Patterns, discover
-from parallel_agents.market.montecarlo import EpisodeExperience, ExperienceBuffer, MonteCarloSimulator
+from parallel_agents.market.montecarlo import EpisodeExperience, EpisodeSetting, ExperienceBuffer, MonteCarloSimulator
 from parallel_agents.market.policy_agents import ExternalUpdateAgent
 from parallel_agents.market.sample import draw_sample
 from parallel_agents.market.simulation import MarketWorlds
 from parallel_agents.market.world_types import World, WorldType
 from parallel_agents.market.world_variants import create_world_variants
 
-Fidelity = Literal["full", "fast"]
-STEPS = 50
+STEPS, AUCTIONS = 48, 20.0
 
 
 def benches(effort: Effort) -> Iterator[tuple[str, Bench]]:
-    full, fast = partial(_auctions, "full", 20.0), partial(_auctions, "fast", 5000.0)
-    yield "market: full fidelity, 1 thread", partial(full, "market: full fidelity, 1 thread", 1, 1.2, effort)
-    yield "market: full fidelity, 2 threads", partial(full, "market: full fidelity, 2 threads", 2, 2.0, effort)
-    yield "market: fast mode, 2 threads", partial(fast, "market: fast mode, 2 threads", 2, 100.0, effort)
+    yield "market: auctions, 1 thread", partial(_auctions, "market: auctions, 1 thread", 1, 1.2, effort)
+    yield "market: auctions, 2 threads", partial(_auctions, "market: auctions, 2 threads", 2, 2.0, effort)
     yield "market: episodes, no policy", partial(_episodes, effort)
     yield "market: episodes, policy network", partial(_with_network, effort)
     yield "market: a million experiences", partial(_buffer, effort)
@@ -48,12 +45,10 @@ def _worlds(count: int) -> tuple[World, ...]:
     return create_world_variants(_patterns(), count)
 
 
-def _auctions(
-    fidelity: Fidelity, per_step: float, name: str, threads: int, goal: float, effort: Effort
-) -> Iterator[Row]:
+def _auctions(name: str, threads: int, goal: float, effort: Effort) -> Iterator[Row]:
     """Measure auctions per second of an episode in all worlds; their number is random, so they are counted."""
     worlds = _worlds(effort.of(1000, 100))
-    with MarketWorlds(worlds, auctions_per_step=per_step, threads=threads, fidelity=fidelity) as market:
+    with MarketWorlds(worlds, threads=threads, auctions_per_step=AUCTIONS, budget=1e9) as market:
         bids = np.exp(market.parameters.usual_bid)[None]
 
         def episode() -> Done:
@@ -62,7 +57,7 @@ def _auctions(
                 market.step(bids)
             return Done({"auctions": int(market.total.auctions.sum()), "world_steps": STEPS * len(worlds)})
 
-        words = f"an episode of {STEPS} steps in each of {len(worlds)} worlds, {per_step:g} auctions a step, 5 rivals"
+        words = f"an episode of {STEPS} steps in each of {len(worlds)} worlds, {AUCTIONS:g} auctions a step, 6 rivals"
         side = Side(f"{threads} threads", words, episode)
         yield rate(name, side, "auctions", goal=goal, unit="M auctions/s", per=1e6, repeats=effort.repeats(5))
 
@@ -70,7 +65,7 @@ def _auctions(
 def _episodes(effort: Effort) -> Iterator[Row]:
     """Measure episodes per second with observations, steps and rewards of all worlds."""
     worlds = _worlds(100)
-    with MarketWorlds(worlds) as market:
+    with MarketWorlds(worlds, auctions_per_step=AUCTIONS) as market:
         bids = np.exp(market.parameters.usual_bid)[None]
 
         def episode() -> Done:
@@ -90,7 +85,8 @@ def _episodes(effort: Effort) -> Iterator[Row]:
 
 def _with_network(effort: Effort) -> Iterator[Row]:
     """Measure episodes per second of the whole simulator, with a policy network of 64 × 64 units."""
-    with MonteCarloSimulator(100, None, 100, patterns=_patterns()) as simulator:
+    setting = EpisodeSetting(auctions_per_step=AUCTIONS)
+    with MonteCarloSimulator(100, patterns=_patterns(), setting=setting) as simulator:
         world = simulator.world(0)
         agent = ExternalUpdateAgent(DQN((len(world.names),), world.space, hidden=(64, 64)))
 
@@ -124,6 +120,9 @@ def _experiences(count: int, steps: int = 50, features: int = 32) -> list[Episod
             crisis_values=(draws.random(steps) < 0.01).astype(np.float32),
             cost=1.0,
             conversions=0.0,
+            score=0.0,
+            budget=1.0,
+            target=1.0,
         )
         for i in range(count)
     ]
@@ -139,7 +138,7 @@ def _buffer(effort: Effort) -> Iterator[Row]:
         buffer = ExperienceBuffer(1_000_000, 32)
         start = time.process_time()
         buffer.add_experiences(episodes)
-        rows = sum(len(buffer.rows(part)["rewards"]) for part in np.array_split(np.arange(1_000_000), 100))
+        rows = int(buffer.memory.get_buffer_snapshot()["size"])
         seconds, size = time.process_time() - start, buffer.nbytes
         return Done({"round_trips": 1, "rows": rows}, seconds=seconds)
 
@@ -152,8 +151,7 @@ def _buffer(effort: Effort) -> Iterator[Row]:
 
 def _sample(seed: int) -> dict[str, Any]:
     """Return a sample export."""
-    sample = draw_sample(seed=seed)
-    return {"events": sample.events, "ads": sample.ads, "auction_insights": sample.insights}
+    return draw_sample(seed=seed).tables
 
 
 def _data(effort: Effort) -> Iterator[Row]:

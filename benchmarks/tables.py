@@ -15,8 +15,6 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from benchmarks.games_table import markdown as games_markdown
 
 ROOT = Path(__file__).parents[1]
@@ -105,6 +103,8 @@ def rows_table(*names: str) -> str:
 def market_learning() -> str:
     """Return the table of the studies of learning in many worlds."""
     studies = json.loads((RESULTS / "market_learning.json").read_text())
+    if not studies:
+        return "Not measured yet: run `python -m benchmarks.market_learning worlds`."
 
     def lines() -> Iterable[list[str]]:
         for study, result in studies.items():
@@ -113,10 +113,40 @@ def market_learning() -> str:
                 mean, low, high = pair["difference"]
                 difference = f"{mean:+.2f}" if low is None else f"{mean:+.2f} [{low:.2f}, {high:.2f}]"
                 means = [f"{name}: {pair[name]:.2f}" for name in names]
-                yield [f"{study}, {pair['seeds']} seeds", pair["figure"], *means, difference]
+                yield [study, pair["figure"], *means, difference]
+            for name, (mean, low, high) in result.get("baselines", {}).items():
+                yield [study, "score, unseen worlds", f"{name}: {mean:.2f} [{low:.2f}, {high:.2f}]", "", ""]
 
     notes = sorted({result["measured"] for result in studies.values()})
     return f"{' '.join(notes)}\n\n{table('study | figure | :one way | :other way | difference', lines())}"
+
+
+def market_task() -> str:
+    """Return the table of the baselines of the market, and what each is worth beside the best constant."""
+    path = RESULTS / "market_task.json"
+    if not path.exists():
+        return "Not measured yet: run `python -m benchmarks.market_task`."
+    study = json.loads(path.read_text())
+
+    def line(name: str, row: Record) -> list[str]:
+        score, gain = (
+            "{:.2f} [{:.2f}, {:.2f}]".format(*row["score"]),
+            [f"{x:+.0%}" for x in row["over_best_constant"]],
+        )
+        goal = "" if row["goal"] is None else f"at least {row['goal']:+.0%}"
+        return [
+            name,
+            score,
+            f"{gain[0]} [{gain[1]}, {gain[2]}]",
+            goal,
+            f"{row['profit_over_budget']:.2f}",
+            f"{row['spent']:.0%}",
+        ]
+
+    auctions = f"{study['auctions_per_episode']:,.0f} auctions"
+    note = f"{study['worlds']} unseen worlds, {study['episodes']} episodes of {auctions} in each."
+    columns = "bidder | :score | :over the best constant | goal | :profit over budget | :spent"
+    return f"{measured([study])} {note}\n\n{table(columns, (line(*item) for item in study['results'].items()))}"
 
 
 def games() -> str:
@@ -133,30 +163,19 @@ def games() -> str:
     return f"{measured(records)}\n\n{games_markdown(records)}\n\n{social}"
 
 
-def orders() -> str:
-    """Return the table of how well orders are followed."""
-
-    def line(path: Path) -> list[str]:
-        red, weight, episodes = path.stem.removeprefix("order_compliance_").rsplit("_", 2)
-        records = json.loads(path.read_text())
-        learned = [record["episodes"] for record in records if record["learnt"]]
-        last = [record["last"] for record in records]
-        return [
-            red,
-            weight,
-            episodes,
-            f"{len(learned)} of {len(records)}, the last after {max(learned)}",
-            f"{np.mean(last):.2f} ({min(last):.2f})",
-            f"{np.mean([record['evaluated'] for record in records]):.2f}",
-            f"{sum(record['seconds'] for record in records):.0f}",
-        ]
-
-    paths = sorted(RESULTS.glob("order_compliance_*.json"), key=lambda path: (int(path.stem.split("_")[-1]), path.stem))
-    columns = (
-        "attacker | :weight | :episodes allowed | :learnt | compliance at the end, mean (least) | "
-        ":acting greedily afterwards, mean | :CPU seconds"
+def order_search() -> str:
+    """Return the table of simple regrets of searches on trained policies."""
+    results = json.loads((RESULTS / "order_search.json").read_text())
+    lines = [
+        [method, *(f"{mean:.2f} ± {half:.2f}" for mean, half in row.values())]
+        for method, row in results["regret"].items()
+    ]
+    shown = [f":after {trials} orders" for trials in next(iter(results["regret"].values()))]
+    return (
+        f"{measured([results])}\n\n{table(' | '.join(['simple regret', *shown]), lines)}\n\n"
+        f"Fine-tuned twice, an order's return has a deviation of {results['noise']:.1f}; the means of the "
+        f"120 orders have one of {results['spread_of_orders']:.1f} and a range of {results['range_of_orders']:.1f}."
     )
-    return f"{measured(json.loads(paths[0].read_text()))}\n\n{table(columns, map(line, paths))}"
 
 
 def one_or_many() -> str:
@@ -184,8 +203,9 @@ WRITERS: dict[str, Callable[[], str]] = {
     "importance": lambda: rows_table("importance:", "sampling:"),
     "market": lambda: rows_table("market:"),
     "market learning": market_learning,
+    "market task": market_task,
     "games": games,
-    "orders": orders,
+    "order search": order_search,
     "one or many": one_or_many,
     "network": lambda: rows_table("network defence", "25 network", "order search", "the documented search"),
 }

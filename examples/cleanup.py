@@ -30,11 +30,10 @@ from parallel_agents.games import (
     Field,
     Grid,
     GridEnvironment,
+    Hindrance,
     Kind,
     RandomSpawn,
     Rules,
-    Stream,
-    TurnKey,
     best_directions,
     blank_map,
     direction_actions,
@@ -99,33 +98,19 @@ class Cleanup(GridEnvironment):
         grid = self.make_grid(field, actions=TURNING_MOVES, extra_actions=("clean", "zap"))
         self.river = grid.check_sites(np.argwhere(field.cells[GROUND] == field.code("river")))
         self.orchard = grid.starts[grid.starts[:, 1] >= rules.width - 1 - third]
-        on_river = {"sites": self.river, "layer": GROUND, "over": "river"}
-        self.waste = RandomSpawn(grid, "waste", probability=rules.waste_probability, **on_river)
-        self.apples = RandomSpawn(grid, "apple", probability=rules.apple_probability, sites=self.orchard)
+        dirt = {"sites": self.river, "layer": GROUND, "over": "river", "at_first": rules.dirty_at_first}
+        waste = RandomSpawn(grid, "waste", probability=rules.waste_probability, **dirt)
+        hindered = {"unless": Hindrance("waste", self.river, GROUND, rules.barren_from), "at_first": 0.0}
+        apples = RandomSpawn(grid, "apple", probability=rules.apple_probability, sites=self.orchard, **hindered)
         shape = {"length": rules.beam_length, "width": 3}
-        self.cleaning = Beam(grid, "cleaning", changes={"waste": "river"}, changes_on=GROUND, **shape)
-        self.zapping = Beam(grid, "zapping", hits_agents=True, **shape)
+        cleaning = Beam(grid, "cleaning", action="clean", changes={"waste": "river"}, changes_on=GROUND, **shape)
+        zapping = Beam(grid, "zapping", action="zap", hits_agents=True, freezes=rules.frozen_turns, **shape)
+        self.parts = [apples, waste, cleaning, zapping]
         return grid
-
-    def populate(self, turn_key: TurnKey, world_mask: np.ndarray) -> None:
-        dirty = np.full(self.n_worlds, self.rules.dirty_at_first)
-        self.waste.spawn(turn_key, world_mask, Stream.POPULATE, dirty)
 
     def dirty_share(self) -> np.ndarray:
         """Return (W,) the share of the river that is waste."""
         return np.asarray(self.grid.count("waste", self.river, GROUND) / len(self.river))
-
-    def begin_turn(self) -> None:
-        super().begin_turn()
-        fertile = 1.0 - np.minimum(self.dirty_share() / max(self.rules.barren_from, 1e-9), 1.0)
-        self.waste.spawn(self.turn_key())
-        self.apples.spawn(self.turn_key(), probabilities=self.rules.apple_probability * fertile)
-
-    def settle(self) -> None:
-        self.cleaning.clear()
-        self.cleaning.fire(self.chose("clean"))
-        hits = self.zapping.fire(self.chose("zap"))
-        self.freeze(hits.received > 0, self.rules.frozen_turns)
 
 
 def sensible(game: Cleanup, cleaners: int = 2) -> np.ndarray:

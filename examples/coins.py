@@ -25,6 +25,7 @@ from parallel_agents.games import (
     Grid,
     GridEnvironment,
     Kind,
+    LosesTo,
     Rules,
     dqn_defaults,
     values_at,
@@ -70,17 +71,9 @@ class Coins(GridEnvironment):
 
     def build(self) -> Grid:
         grid = self.make_walled_grid(KINDS, agent_kinds=("red", "blue"))
-        self.fixed_counts = [FixedCount(grid, *COINS, count=self.rules.coins)]
+        losses = [LosesTo(grid, coin, owner=owner, loss=self.rules.loss) for owner, coin in enumerate(COINS)]
+        self.parts = [FixedCount(grid, *COINS, count=self.rules.coins), *losses]
         return grid
-
-    def earn(self, entered: np.ndarray, first: int) -> np.ndarray:
-        rewards = np.zeros(self.grid.headings.shape, np.float32)
-        rewards[first : first + len(entered)] = super().earn(entered, first)
-        for owner, coin in enumerate(COINS):
-            taken = entered == self.grid.field.code(coin)
-            by_other = taken & (first + np.arange(len(entered)) != owner)[:, None]
-            rewards[owner] -= self.rules.loss * by_other.any(axis=0)
-        return rewards
 
 
 def sensible(game: Coins, *, selfish: bool = False) -> np.ndarray:

@@ -26,6 +26,7 @@ from parallel_agents.games import (
     TURNING_MOVES,
     WALL,
     Beam,
+    EndsWithout,
     Field,
     Grid,
     GridEnvironment,
@@ -96,21 +97,10 @@ class CommonsHarvest(GridEnvironment):
         grid = self.make_grid(field, radius=reach, actions=TURNING_MOVES, extra_actions=("zap",))
         sites = field.sites("apple")
         self.apples = Regrowth(grid, "apple", sites=sites, probabilities=rules.regrowth, radius=rules.near)
-        self.zapping = Beam(grid, "zapping", length=rules.beam_length, width=3, hits_agents=True)
+        zap = {"action": "zap", "hits_agents": True, "freezes": rules.frozen_turns}
+        zapping = Beam(grid, "zapping", length=rules.beam_length, width=3, **zap)
+        self.parts = [self.apples, zapping, EndsWithout(grid, "apple", sites=sites)]
         return grid
-
-    def begin_turn(self) -> None:
-        super().begin_turn()
-        self.apples.grow(self.turn_key())
-
-    def settle(self) -> None:
-        self.zapping.clear()
-        hits = self.zapping.fire(self.chose("zap"))
-        self.freeze(hits.received > 0, self.rules.frozen_turns)
-
-    def dones(self) -> tuple[np.ndarray, np.ndarray]:
-        over = np.broadcast_to(self.apples.remaining() == 0, self.grid.headings.shape)
-        return over, np.zeros_like(over)
 
 
 def sensible(game: CommonsHarvest, spare: int = 2) -> np.ndarray:

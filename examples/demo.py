@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from examples.treasure_hunt import TreasureHunt
-from parallel_agents.tracking.learning_curves import learning_curve
 from parallel_agents.tracking.metrics import MetricsWriter, read_metrics
+from parallel_agents.tracking.plots import learning_curve
 from parallel_agents.tracking.progress import show_progress
 from parallel_agents.tracking.run_folder import RunFolder
 

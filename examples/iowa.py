@@ -31,6 +31,7 @@ from parallel_agents.games import (
     Grid,
     GridEnvironment,
     Kind,
+    Lottery,
     Rules,
     dqn_defaults,
     values_at,
@@ -87,13 +88,9 @@ class Iowa(GridEnvironment):
         floor = ["." * rules.width] * rules.height
         floor[1] = "." + "".join(f"{deck}." for deck in DECKS).ljust(rules.width - 1, ".")
         field = Field(KINDS, "\n".join(floor), walled_map(rules.height, rules.width))
-        self.first_deck, self.cards = field.code("A"), cards()
-        return self.make_grid(field)
-
-    def earn(self, entered: np.ndarray, first: int) -> np.ndarray:
-        drawn = (self.draws()[first : first + len(entered), :, 0] * 10).astype(int)
-        deck = entered.astype(int) - self.first_deck
-        return np.where((deck >= 0) & (deck < len(DECKS)), self.cards[deck % len(DECKS), drawn], np.float32(0.0))
+        grid = self.make_grid(field)
+        self.parts = [Lottery(grid, deck, rewards=own) for deck, own in zip(DECKS, cards(), strict=True)]
+        return grid
 
 
 def sensible(game: Iowa) -> np.ndarray:

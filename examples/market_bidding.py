@@ -1,20 +1,25 @@
 """Bid for clicks in a hundred different markets at once, all of them drawn from data.
 
-    parallel-agents train examples/market_bidding.py --epochs 60
+    parallel-agents train examples/market_bidding.py --epochs 100
     parallel-agents train examples/market_bidding.py --agents 3 --set world.patterns=patterns.json
-    python examples/market_bidding.py --epochs 60
+    python examples/market_bidding.py --epochs 100
 
 The markets come from a sample export until you name your own data: `world.patterns` takes a file of
-`parallel-agents market discover`, or an export. A bidder chooses a bid for each campaign, a creative, and how many
-auctions to take part in. Its reward is the revenue credited to its clicks minus their cost, divided by its budget.
+`parallel-agents market discover`, or an export. A bidder chooses an alpha for each campaign (it bids alpha times the
+predicted value of a click) and a creative. It has a budget and a target for the cost of an acquisition; its score is
+acquisitions × min(1, (target / cost of one)²).
 """
 
 import argparse
 import sys
 
-import numpy as np
-
 from parallel_agents.market import MarketEnvironment
+from parallel_agents.market.baselines import Constant, PIDPacer, Random, play
+from parallel_agents.market.compare import RECIPES, UNSEEN_SEED
+from parallel_agents.market.simulation import MarketWorlds
+from parallel_agents.market.trained import TrainedBidder
+from parallel_agents.market.world_variants import create_world_variants
+from parallel_agents.tracking.statistics import mean_interval
 
 
 class MarketBidding(MarketEnvironment):
@@ -22,31 +27,31 @@ class MarketBidding(MarketEnvironment):
 
     default_config = {
         **MarketEnvironment.default_config,
-        "experiment": {"epochs": 60, "max_turns": 50, "worlds": 100, "eval_episodes": 200},
-        "world": {**MarketEnvironment.default_config["world"], "actions": "continuous"},
-        "model": {"algorithm": "ppo", "hidden": (32,), "lr": 3e-3, "gamma": 1.0, "gae_lambda": 0.8, "ent_coef": 0.001},
+        "experiment": {"epochs": 100, "max_turns": 48, "worlds": 100, "eval_episodes": 200},
+        "model": dict(RECIPES["ppo"]["model"]),
     }
 
 
 def main() -> None:
-    """Train a bidder, and print its profit before and after."""
+    """Train a bidder, and print its score in unseen worlds beside simple bidders."""
     options = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    options.add_argument("--epochs", type=int, default=60)
+    options.add_argument("--epochs", type=int, default=100)
     options.add_argument("--worlds", type=int, default=100)
     options.add_argument("--seed", type=int, default=0)
     arguments = options.parse_args()
     environment = MarketBidding(config={"experiment": vars(arguments)})
-    before = environment.evaluate(exploration=1.0)
     environment.run_experiment()
-    after = environment.evaluate()
-    for name, evaluation in (("untrained", before), ("trained", after)):
-        mean, low, high = evaluation.interval
-        sys.stdout.write(f"{name:<10} profit over budget in unseen worlds {mean:6.2f} ({low:.2f} to {high:.2f})\n")
-    kinds = np.array([world.kind.value for world in environment.market.worlds])
-    revenue, crisis = (environment.market.info(episode=True)[n].sum() for n in ("revenue", "crisis_revenue"))
-    sys.stdout.write(
-        f"{len(set(kinds))} kinds of worlds; {crisis / revenue:.0%} of the last epoch's value from crises\n"
-    )
+    unseen = create_world_variants(environment.patterns, arguments.worlds, seed=UNSEEN_SEED)
+    bidders = {
+        "trained": TrainedBidder.of(environment),
+        "random": Random(),
+        "constant": Constant(0.08, creative=3),
+        "pid pacer": PIDPacer(start=0.05, cap=0.006, creative=3),
+    }
+    with MarketWorlds(unseen) as market:
+        for name, bidder in bidders.items():
+            mean, low, high = mean_interval(play(market, bidder, [0]).by_world)
+            sys.stdout.write(f"{name:<10} score in unseen worlds {mean:6.2f} ({low:.2f} to {high:.2f})\n")
 
 
 if __name__ == "__main__":

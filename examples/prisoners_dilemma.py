@@ -29,11 +29,9 @@ from parallel_agents.games import (
     Grid,
     GridEnvironment,
     Kind,
-    Respawn,
+    Meetings,
     Rules,
-    TurnKey,
     dqn_defaults,
-    pair_neighbours,
     walk_towards,
 )
 
@@ -78,37 +76,16 @@ class PrisonersDilemma(GridEnvironment):
 
     def build(self) -> Grid:
         grid = self.make_walled_grid(KINDS, agent_kinds="empty-handed", actions=MOVES)
-        self.fixed_counts = [FixedCount(grid, token, count=self.rules.tokens) for token in TOKENS]
-        self.respawn = Respawn(grid)
-        self.hands = np.full(grid.headings.shape, NOTHING)
-        """(N, W) what each agent carries."""
+        tokens = [FixedCount(grid, token, count=self.rules.tokens) for token in TOKENS]
+        cc, cd, dc, dd = self.rules.payoffs
+        meetings = Meetings(grid, tokens=TOKENS, kinds=AGENT_KINDS, payoffs=((cc, cd), (dc, dd)))
+        self.parts = [meetings, *tokens]
         return grid
 
-    def populate(self, turn_key: TurnKey, world_mask: np.ndarray) -> None:
-        self.hands[:, world_mask] = NOTHING
-        self.show_hands()
-        super().populate(turn_key, world_mask)
-
-    def show_hands(self) -> None:
-        """Let agents appear as what they carry."""
-        self.grid.set_agent_kinds(np.array([self.grid.field.code(name) for name in AGENT_KINDS])[self.hands])
-
-    def earn(self, entered: np.ndarray, first: int) -> np.ndarray:
-        hands = self.hands[first : first + len(entered)]
-        for side, token in enumerate(TOKENS):
-            hands[entered == self.grid.field.code(token)] = side
-        return super().earn(entered, first)
-
-    def settle(self) -> np.ndarray:
-        partners = pair_neighbours(self.grid, (self.hands != NOTHING) & self.active)
-        met = partners >= 0
-        theirs = self.hands[partners, np.arange(self.n_worlds)]
-        table = np.array([[*self.rules.payoffs[:2], 0.0], [*self.rules.payoffs[2:], 0.0], [0.0] * 3], np.float32)
-        rewards = np.where(met, table[self.hands, theirs], np.float32(0.0))
-        self.hands[met] = NOTHING
-        self.show_hands()
-        self.respawn.respawn(met, self.turn_key())
-        return rewards
+    @property
+    def hands(self) -> np.ndarray:
+        """(N, W) what each agent carries."""
+        return self.worlds.roles
 
 
 def sensible(game: PrisonersDilemma, side: int = COOPERATOR) -> np.ndarray:

@@ -20,6 +20,7 @@ from parallel_agents.games import (
     AGENT,
     MOVES,
     WALL,
+    Capture,
     FixedCount,
     Grid,
     GridEnvironment,
@@ -27,7 +28,6 @@ from parallel_agents.games import (
     Rules,
     dqn_defaults,
     neighbour_cells,
-    neighbour_counts,
     values_at,
     walk_towards,
 )
@@ -70,15 +70,12 @@ class StagHunt(GridEnvironment):
             AGENT,
         ]
         grid = self.make_walled_grid(kinds, actions=MOVES)
-        self.fixed_counts = [FixedCount(grid, "stag", count=rules.stags), FixedCount(grid, "hare", count=rules.hares)]
+        self.parts = [
+            Capture(grid, "stag", agents=rules.hunters, value=rules.stag_value),
+            FixedCount(grid, "stag", count=rules.stags),
+            FixedCount(grid, "hare", count=rules.hares),
+        ]
         return grid
-
-    def settle(self) -> np.ndarray:
-        things = self.grid.cells[:, 0]
-        caught = (things == self.grid.field.code("stag")) & (neighbour_counts(self.grid) >= self.rules.hunters)
-        catches = values_at(caught, neighbour_cells(self.grid)).sum(axis=-1)
-        things[caught] = 0
-        return (self.rules.stag_value * catches).astype(np.float32)
 
 
 def sensible(game: StagHunt) -> np.ndarray:

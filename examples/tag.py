@@ -25,7 +25,7 @@ from parallel_agents.games import (
     GridEnvironment,
     Kind,
     Rules,
-    TurnKey,
+    Tagging,
     dqn_defaults,
     values_at,
     walk_towards,
@@ -65,35 +65,15 @@ class Tag(GridEnvironment):
     default_config: ClassVar = dqn_defaults(TagRules())
 
     def build(self) -> Grid:
-        self.it = np.zeros(self.n_worlds, np.int64)
+        grid = self.make_walled_grid(KINDS, agent_kinds="runner", actions=MOVES)
+        shape = {"cost": self.rules.it_cost, "freezes": self.rules.frozen_turns}
+        self.parts = [Tagging(grid, runner="runner", it="it", **shape)]
+        return grid
+
+    @property
+    def it(self) -> np.ndarray:
         """(W,) the agent that is it."""
-        return self.make_walled_grid(KINDS, agent_kinds="runner", actions=MOVES)
-
-    def populate(self, turn_key: TurnKey, world_mask: np.ndarray) -> None:
-        self.it[world_mask] = self.draws()[..., 0].argmax(axis=0)[world_mask]
-        self.show_it()
-
-    def show_it(self) -> None:
-        """Let agents appear as it or as runners."""
-        runner, it = (self.grid.field.code(name) for name in ("runner", "it"))
-        is_it = np.arange(len(self.grid.positions))[:, None] == self.it
-        self.grid.set_agent_kinds(np.where(is_it, it, runner))
-
-    def settle(self) -> np.ndarray:
-        worlds = np.arange(self.n_worlds)
-        rewards = np.zeros(self.grid.headings.shape, np.float32)
-        rewards[self.it, worlds] -= self.rules.it_cost
-        able = self.can_act()
-        chases = self.active if able is None else self.active & able[self.it, worlds]
-        distance = abs(self.grid.positions - self.grid.positions[self.it, worlds]).sum(axis=-1)
-        reached = (distance == 1) & chases
-        tagged, runner = reached.any(axis=0), reached.argmax(axis=0)
-        rewards[self.it[tagged], worlds[tagged]] += 1.0
-        rewards[runner[tagged], worlds[tagged]] -= 1.0
-        self.it[tagged] = runner[tagged]
-        self.freeze(tagged & (np.arange(len(rewards))[:, None] == self.it), self.rules.frozen_turns)
-        self.show_it()
-        return rewards
+        return self.worlds.roles.argmax(axis=0)
 
 
 def sensible(game: Tag) -> np.ndarray:

@@ -70,7 +70,7 @@ class TreasureHunt(GridEnvironment):
             AGENT,
         ]
         grid = self.make_walled_grid(kinds)
-        self.spawn_rules = [RandomSpawn(grid, *COLOURS, probability=rules.spawn_probability)]
+        self.parts = [RandomSpawn(grid, *COLOURS, probability=rules.spawn_probability)]
         return grid
 
 

@@ -9,7 +9,7 @@ The package from bottom to top (docs/architecture.md follows a turn and a round 
     execution, checkpoint    where rounds are computed; what is stored, and its digest
     engine                   the agents of a run and the loop
     env                      what users subclass, and adapters of other people's environments
-    games, market, workflows applications; testing and cli stand beside and above them
+    games, market, workflows applications; testing and cli stand beside and above them, and api above all
 
 Names are loaded when they are used, so that `parallel-agents --help` does not pay for torch.
 """
@@ -20,10 +20,10 @@ import importlib
 import os
 from typing import TYPE_CHECKING, Any
 
+from parallel_agents.core import __version__
+
 # Read by MKL at its first call and silently ignored afterwards, hence here, before anything can import torch.
 os.environ.setdefault("MKL_CBWR", "AUTO")
-
-__version__ = "0.1.0"
 
 _HOMES = {
     "Agent": "env",
@@ -38,7 +38,10 @@ _HOMES = {
     "PPO": "algorithms",
     "ParallelEnvironment": "env",
     "ThreadSafeBuffer": "replay",
+    "evaluate": "api",
+    "load_run": "api",
     "register_algorithm": "algorithms",
+    "train": "api",
 }
 
 __all__ = [
@@ -55,11 +58,15 @@ __all__ = [
     "ParallelEnvironment",
     "ThreadSafeBuffer",
     "__version__",
+    "evaluate",
+    "load_run",
     "register_algorithm",
+    "train",
 ]
 
 if TYPE_CHECKING:
     from parallel_agents.algorithms import DQN, IQN, PPO, register_algorithm
+    from parallel_agents.api import evaluate, load_run, train
     from parallel_agents.core.config import Config
     from parallel_agents.env import Agent, Environment, ParallelEnvironment
     from parallel_agents.market.event_types import ExperienceAggregator

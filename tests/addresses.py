@@ -1,8 +1,8 @@
 """Record every Philox (key, counter) of a run as it is drawn.
 
-All draws come from three places: numpy's Philox at an address (`seeding.generator`), whole blocks (`seeding.uniforms`
-and `replay.class_index`), and compiled kernels that call `seeding.draw` themselves. The first two are recorded here; the
-last where nothing is compiled, see `tests/uncompiled_draws.py`.
+All draws come from three places: numpy's Philox at an address (`seeding.generator`), whole blocks (`seeding.uniforms`,
+`replay.class_index` and `kernels.implicit_quantiles`), and compiled kernels that call `seeding.draw` themselves. The
+first two are recorded here; the last where nothing is compiled, see `tests/uncompiled_draws.py`.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import pytest
 
 from parallel_agents.core import seeding
 from parallel_agents.core.seeding import Purpose
+from parallel_agents.kernels import implicit_quantiles
 from parallel_agents.replay import class_index
 
 Address = tuple[int, int, int, int, int, int]
@@ -89,7 +90,17 @@ def recorded() -> Iterator[Addresses]:
             found.add(k0, k1, block, 0, update, 0)
         sample_fill(k0, k1, update, pairs)
 
+    def recording(function: Any, numbers: int) -> Any:
+        def drawn(keys: Any, updates: int, joined: int, out: Any) -> None:
+            for block in range(-(-len(out) // numbers)):
+                found.add(*keys, block, joined, updates, 0)
+            function(keys, updates, joined, out)
+
+        return drawn
+
     with pytest.MonkeyPatch.context() as patched:
+        for name, numbers in (("fill_quantiles", 8), ("fill_noise", 2)):
+            patched.setattr(implicit_quantiles, name, recording(getattr(implicit_quantiles, name), numbers))
         patched.setattr(np.random, "Philox", Recorded)
         patched.setattr(seeding, "_fill", filled)
         patched.setattr(class_index, "_fill", sample_filled)

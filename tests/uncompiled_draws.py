@@ -43,7 +43,7 @@ def recorded_uniform(word: Word) -> float:
 
 
 def run_game(name: str) -> None:
-    """Run a few short epochs in two worlds."""
+    """Run a few epochs in two worlds, long enough for games that draw only where agents enter a cell."""
     module = importlib.import_module(f"examples.{name}")
     (game,) = (
         own
@@ -51,8 +51,8 @@ def run_game(name: str) -> None:
         if isinstance(own, type) and own.__module__ == module.__name__ and hasattr(own, "run_experiment")
     )
     config: dict[str, Any] = {
-        "experiment": {"epochs": 3, "max_turns": 6, "seed": SEED, "worlds": 2, "record_period": 0},
-        "model": {"hidden": (4,)},
+        "experiment": {"epochs": 3, "max_turns": 40, "seed": SEED, "worlds": 2, "record_period": 0},
+        "model": {"hidden": (4,), "kernels": "torch"},
         "parallel": {"backend": "inline", "train_interval": 100},
     }
     game(config=config).run_experiment()

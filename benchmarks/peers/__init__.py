@@ -4,6 +4,7 @@ They live in `benchmarks/.venvs`, which `make clean` leaves alone. What cannot b
 reason in the row.
 
     python -m benchmarks.peers sorrel     install sorrel now, whatever the size of what it needs
+    python -m benchmarks.peers jax        install JAX now
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from typing import Any
 
 VENVS = Path(__file__).parents[1] / ".venvs"
 CPPRB = "cpprb==11.0.0"
+JAX = "jax==0.10.2"
 SORREL = ("sorrel==1.6.0", "torch==2.13.0")
 PATIENCE = 1800.0
 _READY = "installed"
@@ -64,6 +66,18 @@ def sorrel_python(*, any_size: bool = False) -> Path:
             )
     _pip(str(python), "install", *SORREL)
     (folder / _READY).touch()
+    return python
+
+
+def jax_python() -> Path:
+    """The interpreter of an environment that holds JAX for the CPU, made at the first call."""
+    folder = VENVS / "jax"
+    python = folder / "bin" / "python"
+    if not (folder / _READY).exists():
+        shutil.rmtree(folder, ignore_errors=True)
+        _run([sys.executable, "-m", "venv", str(folder)])
+        _pip(str(python), "install", JAX)
+        (folder / _READY).touch()
     return python
 
 

@@ -5,9 +5,9 @@ Shapes: N agents, W worlds, D numbers of an observation, F frames, A actions, K 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -15,12 +15,20 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from parallel_agents.core.compiled import njit
+from parallel_agents.algorithms import acting_kernels as kernels
+from parallel_agents.algorithms.acting_kernels import Policy, Rule, Turn
+from parallel_agents.algorithms.normalization import NormalizedNetwork
 from parallel_agents.core.errors import ActionError, ShapeError
 from parallel_agents.core.seeding import Identity, Purpose, uniforms
 from parallel_agents.core.types import Array
-from parallel_agents.nn import ActingNetwork, Forward
-from parallel_agents.nn.layers import tile_rows
+from parallel_agents.kernels.mlp import ACTIVATIONS, RELU
+from parallel_agents.nn import ActingNetwork, ActorCritic, Forward, QuantileNetwork, SquashedGaussian
+from parallel_agents.nn.layers import MLP, tile_rows, width
+from parallel_agents.nn.quantile import COSINES
+
+_NO_ROWS = np.empty((0, 0), np.float32)
+_NO_PROGRAM = np.empty((0, 10), np.int64)
+_NO_WINDOW = np.empty((0, 0, 0), np.float32)
 
 # -- draws -----------------------------------------------------------------------------------------------------------
 
@@ -36,13 +44,14 @@ class ActionDraws:
 
     def __init__(self, identity: Identity, worlds: Sequence[int], slots: int, purpose: Purpose = Purpose.ACT) -> None:
         self._identity, self._worlds, self._slots, self._purpose = identity, tuple(worlds), slots, purpose
-        self._turns = max(1, min(256, BLOCK_NUMBERS // max(1, len(identity) * len(self._worlds) * slots)))
+        self.turns = max(1, min(256, BLOCK_NUMBERS // max(1, len(identity) * len(self._worlds) * slots)))
+        """Turns of a block."""
         self._position = (-1, -1)
         self._block = np.empty((0, 0, 0, 0))
 
     def at(self, epoch: int, turn: int) -> NDArray[np.float64]:
         """Return the numbers of a turn, (N, W, slots) in [0, 1)."""
-        position = (epoch, turn // self._turns)
+        position = (epoch, turn // self.turns)
         if position != self._position:
             self._block = uniforms(
                 self._identity.seeds,
@@ -50,12 +59,18 @@ class ActionDraws:
                 self._identity.agents,
                 self._worlds,
                 epoch=epoch,
-                turns=self._turns,
+                turns=self.turns,
                 slots=self._slots,
-                first_turn=position[1] * self._turns,
+                first_turn=position[1] * self.turns,
             )
             self._position = position
-        return np.asarray(self._block[turn % self._turns])
+        return np.asarray(self._block[turn % self.turns])
+
+    def between(self, epoch: int, start: int, end: int) -> NDArray[np.float64]:
+        """Return the numbers of turns start … end - 1, (turns, N, W, slots)."""
+        own = self._identity
+        where = {"epoch": epoch, "turns": end - start, "slots": self._slots, "first_turn": start}
+        return uniforms(own.seeds, self._purpose, own.agents, self._worlds, **where)
 
 
 # -- what a network sees ---------------------------------------------------------------------------------------------
@@ -172,8 +187,17 @@ class Inference:
     """
 
     def __init__(
-        self, network: ActingNetwork, agents: int, worlds: int, *, together: bool, device: str = "cpu"
+        self,
+        network: ActingNetwork,
+        agents: int,
+        worlds: int,
+        *,
+        together: bool,
+        device: str = "cpu",
+        compiled: bool = False,
     ) -> None:
+        """together: one forward pass of torch for all agents. compiled: compute without torch; see `Network.native`."""
+        self.compiled = CompiledNetwork(network, worlds) if compiled else None
         self.network = network
         self.agents = agents
         self.worlds = worlds
@@ -185,6 +209,16 @@ class Inference:
         self._bound_weights: Weights | None = None
         self._bound: list[tuple[slice, Forward]] = []
         self._single: dict[int, Forward] = {}
+        self._packed = (_NO_ROWS, _NO_ROWS, _NO_ROWS)
+        self._policy: Policy | None = None
+
+    def policy(self, choice: Choice) -> Policy:
+        """Return what compiled acting reads: the network, the acting weights, and how to choose."""
+        assert self.compiled is not None
+        if self._policy is None or self._bound_weights is not self.weights:
+            self._bind()
+            self._policy = choice.policy(self.compiled.program, *self._packed)
+        return self._policy
 
     @property
     def version(self) -> int:
@@ -193,10 +227,12 @@ class Inference:
     @property
     def skips_agents(self) -> bool:
         """True where the networks are so large that leaving out some agents saves time."""
-        return self.agents * self.weights.rows.shape[1] > CALL_WEIGHTS
+        return self.compiled is None and self.agents * self.weights.rows.shape[1] > CALL_WEIGHTS
 
     def forward(self, inputs: Array) -> Array:
         """Return (N, W, out) from (N, W, in)."""
+        if self.compiled is not None:
+            return self._forward_compiled(0, self.agents, inputs)
         self._bind()
         x = self._tensor(inputs)
         with torch.inference_mode():
@@ -216,6 +252,8 @@ class Inference:
 
     def forward_agent(self, index: int, inputs: Array) -> Array:
         """Return one agent's (W, out) from (W, in), the bytes that `forward` gives it."""
+        if self.compiled is not None:
+            return np.asarray(self._forward_compiled(index, index + 1, inputs[None])[0])
         self._bind()
         if index not in self._single:
             self._single[index] = self.network.bound_forward(self.weights.rows[index : index + 1])
@@ -226,9 +264,23 @@ class Inference:
         """Prepare the network for the acting weights where they are new."""
         if self._bound_weights is not self.weights:
             weights = self.weights
+            if self.compiled is not None:
+                self._packed, self._policy = self.compiled.read(weights.rows), None
+                self._bound_weights = weights
+                return
             self._bound = [(part, self.network.bound_forward(weights.rows[part])) for part in self._parts]
             self._single = {}
             self._bound_weights = weights
+
+    def _forward_compiled(self, low: int, high: int, inputs: Array) -> Array:
+        """Return (high - low, W, out) for some agents from their inputs (high - low, W, in)."""
+        assert self.compiled is not None
+        self._bind()
+        packed, centre, scale = (part[low:high] for part in self._packed)
+        room = self.compiled.room
+        outputs = np.empty((*inputs.shape[:2], room[1].shape[1]), np.float32)
+        kernels.forward_all(self.compiled.program, packed, centre, scale, inputs, room[0], room[2], outputs)
+        return outputs
 
     def _tensor(self, array: Array) -> Tensor:
         tensor = torch.from_numpy(array)
@@ -251,31 +303,86 @@ class Inference:
         return torch.cat(outputs, 1)
 
 
-# -- exploration -----------------------------------------------------------------------------------------------------
+# -- choices ---------------------------------------------------------------------------------------------------------
 
 EPSILON_SLOTS = 2
 """Draws of one ε-greedy choice: whether to explore, and which action."""
 
 
-def epsilon_greedy(
-    values: Array, draws: NDArray[np.float64], epsilons: NDArray[np.float64], masks: Array | None = None
-) -> NDArray[np.int64]:
-    """Return actions (N, W) from values (N, W, A), draws (N, W, 2), epsilons (N,) and masks (N, W, A) bool.
+@dataclass(frozen=True)
+class Choice:
+    """How an algorithm's actions follow from network outputs; `acting_kernels` computes it."""
 
-    Both draws are spent whether or not the agent explores, so that nothing shifts.
+    rule: Rule
+    sizes: tuple[int, ...] = ()
+    """Sizes of the discrete choices."""
+    low: tuple[float, ...] = ()
+    """Lower bounds of continuous actions."""
+    high: tuple[float, ...] = ()
+    shape: tuple[int, ...] = ()
+    """Shape of an action."""
 
-    >>> epsilon_greedy(np.array([[[0.0, 2.0, 1.0]]]), np.array([[[0.9, 0.5]]]), np.array([0.1])).item()
-    1
-    """
-    if masks is None:
-        masks = _all_allowed(values.shape)
-    elif masks.shape != values.shape:
-        raise ShapeError(f"action masks of shape {masks.shape}: wanted is (agents, worlds, actions) = {values.shape}")
-    else:
-        _check_masks(masks)
-    actions = np.empty(values.shape[:2], np.int64)
-    _epsilon_greedy(values, draws, epsilons, masks, actions)
-    return actions
+    @property
+    def numbers(self) -> int:
+        """Numbers of an action."""
+        return math.prod(self.shape)
+
+    def policy(self, program: Array = _NO_PROGRAM, weights: Array = _NO_ROWS, *normal: Array) -> Policy:
+        """Return what the kernels read, with a network or without one."""
+        centre, scale = normal or (_NO_ROWS, _NO_ROWS)
+        bounds = np.array([self.low, self.high], np.float32)
+        return Policy(int(self.rule), program, weights, centre, scale, np.array(self.sizes, np.int64), bounds)
+
+    def turn(self, observations: Array, masks: Array | None) -> Turn:
+        """Return arrays for the actions of a turn, and for what is stored beside them."""
+        agents, worlds = observations.shape[:2]
+        learns = int(self.rule != Rule.EPSILON_GREEDY)
+        gaussian = self.rule == Rule.GAUSSIAN
+        return Turn(
+            observations=observations,
+            actions=np.empty((agents, worlds, self.numbers), np.float32 if gaussian else np.int64),
+            log_prob=np.empty((agents, worlds, learns), np.float32),
+            value=np.empty((agents, worlds, learns), np.float32),
+            raw=np.empty((agents, worlds, self.numbers if gaussian else 0), np.float32),
+            masks=np.empty((agents, worlds, 0), np.bool_) if masks is None else masks,
+        )
+
+    def result(self, turn: Turn) -> tuple[Array, dict[str, Array]]:
+        """Return the actions (N, W, …) of a turn, and the columns that are stored beside them."""
+        columns: dict[str, Array] = {}
+        if self.rule != Rule.EPSILON_GREEDY:
+            columns = {"log_prob": turn.log_prob[..., 0], "value": turn.value[..., 0]}
+        if self.rule == Rule.GAUSSIAN:
+            columns["raw"] = turn.raw
+        return turn.actions if self.shape else turn.actions[..., 0], columns
+
+    def __call__(
+        self, outputs: Array, draws: NDArray[np.float64], exploration: NDArray[np.float64], masks: Array | None = None
+    ) -> tuple[Array, dict[str, Array]]:
+        """Return actions (N, W, …) and the columns beside them from outputs (N, W, K) and draws (N, W, slots).
+
+        >>> greedy = Choice(Rule.EPSILON_GREEDY, sizes=(3,))
+        >>> greedy(np.array([[[0.0, 2.0, 1.0]]], np.float32), np.array([[[0.9, 0.5]]]), np.array([0.1]))[0].item()
+        1
+        """
+        if masks is not None:
+            self.check_masks(masks, outputs.shape[:2])
+        turn = self.turn(np.empty((*outputs.shape[:2], 0), np.float32), masks)
+        kernels.choose_all(self.policy(), turn, np.ascontiguousarray(outputs, np.float32), draws, exploration)
+        return self.result(turn)
+
+    def check_masks(self, masks: Array, shape: tuple[int, ...]) -> None:
+        """Raise if masks do not have the shape (N, W, choices), or forbid every action of a choice."""
+        if masks.shape != (*shape, sum(self.sizes)):
+            wanted = (*shape, sum(self.sizes))
+            raise ShapeError(f"action masks of shape {masks.shape}: wanted is (agents, worlds, actions) = {wanted}")
+        ends = np.cumsum(self.sizes)
+        for part in np.split(masks, ends[:-1], axis=-1):
+            if not part.any(axis=-1).all():
+                agent, world = np.argwhere(~part.any(axis=-1))[0]
+                raise ActionError(
+                    f"the action mask of agent {agent} in world {world} forbids every action: allow at least one"
+                )
 
 
 def needs_forward(draws: NDArray[np.float64], epsilons: NDArray[np.float64]) -> NDArray[np.bool_]:
@@ -287,116 +394,86 @@ def needs_forward(draws: NDArray[np.float64], epsilons: NDArray[np.float64]) -> 
     return np.asarray((draws[..., 0] >= epsilons[:, None]).any(axis=1))
 
 
-@lru_cache(maxsize=16)
-def _all_allowed(shape: tuple[int, ...]) -> NDArray[np.bool_]:
-    """Return a mask that allows everything; it is never written to, hence shared."""
-    return np.ones(shape, np.bool_)
+# -- compiled policies -----------------------------------------------------------------------------------------------
 
 
-def _check_masks(masks: Array) -> None:
-    """Raise ActionError where a mask (N, W, A) forbids every action."""
-    if not masks.any(axis=-1).all():
-        agent, world = np.argwhere(~masks.any(axis=-1))[0]
-        raise ActionError(f"the action mask of agent {agent} in world {world} forbids every action: allow at least one")
+def network_program(network: MLP | ActorCritic | QuantileNetwork) -> Array:
+    """Return the layers (L, 11) as `acting_kernels.forward` reads them.
 
-
-@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
-def _epsilon_greedy(values: Array, draws: Array, epsilons: Array, masks: Array, actions: Array) -> None:
-    agents, worlds, count = values.shape
-    for n in range(agents):
-        for w in range(worlds):
-            best, allowed = -1, 0
-            for a in range(count):
-                if masks[n, w, a]:
-                    allowed += 1
-                    if best < 0 or values[n, w, a] > values[n, w, best]:
-                        best = a
-            if draws[n, w, 0] < epsilons[n]:
-                left = int(draws[n, w, 1] * allowed)
-                for a in range(count):
-                    if masks[n, w, a]:
-                        if left == 0:
-                            best = a
-                            break
-                        left -= 1
-            actions[n, w] = best
-
-
-def sample_categorical(
-    logits: Array, draws: NDArray[np.float64], sizes: tuple[int, ...], masks: Array | None
-) -> tuple[Array, Array]:
-    """Return actions (N, W, choices) and log-probabilities (N, W), drawn from softmax policies.
-
-    logits (N, W, sum of sizes), draws (N, W, choices). Drawn by the inverse of the distribution function.
+    A line holds: inputs, outputs, numbers between two inputs of the weight, places of weight and bias in the row,
+    activation (-1: none), whether it reads the network's inputs, the place of its outputs among the network's (-1: it
+    is hidden), place and number of the quantiles' embeddings by which its inputs are multiplied, whether it is dueling.
     """
-    agents, worlds = logits.shape[:2]
-    allowed = _all_allowed(logits.shape) if masks is None else masks
-    actions = np.empty((agents, worlds, len(sizes)), np.int64)
-    log_prob = np.zeros((agents, worlds), np.float32)
-    first = 0
-    for choice, size in enumerate(sizes):
-        part = np.ascontiguousarray(allowed[..., first : first + size])
-        if masks is not None:
-            _check_masks(part)
-        _sample_categorical(logits, draws, part, first, choice, actions, log_prob)
-        first += size
-    return actions, log_prob
+    offsets = dict(zip(network.layout.names, network.layout.offsets, strict=True))
+    program: list[tuple[int, ...]] = []
+
+    def add(weight: str, bias: str, fan_in: int, fan_out: int, activation: int, *rest: int) -> None:
+        program.append((fan_in, fan_out, width(fan_out), offsets.get(weight, 0), offsets[bias], activation, *rest))
+
+    def add_mlp(mlp: MLP, prefix: str, target: int) -> None:
+        last = len(mlp.widths()) - 1
+        for index, (fan_in, fan_out) in enumerate(mlp.widths()):
+            activation = ACTIVATIONS.index(mlp.activation) if index < last else -1
+            head = (target if index == last else -1, 0, 0, int(mlp.dueling and index == last))
+            add(f"{prefix}weight{index}", f"{prefix}bias{index}", fan_in, fan_out, activation, int(index == 0), *head)
+
+    match network:
+        case QuantileNetwork():
+            layer = network.layer
+            add("seen.weight", "seen.bias", network.inputs, layer, RELU, 1, -1, 0, 0, 0)
+            quantiles = network.size, network.acting_quantiles  # embeddings stand behind the row
+            add("joined.weight.mean", "joined.bias.mean", layer, layer, RELU, 0, -1, *quantiles, 0)
+            add("head.weight.mean", "head.bias.mean", layer, network.outputs + 1, -1, 0, 0, 0, 0, 1)
+        case ActorCritic():
+            outputs = network.distribution.outputs
+            add_mlp(network.policy, "policy.", 0)
+            if isinstance(network.distribution, SquashedGaussian):
+                add("", "log_std", 0, outputs // 2, -1, 1, outputs // 2, 0, 0, 0)
+            add_mlp(network.value, "value.", outputs)
+        case MLP():
+            add_mlp(network, "", 0)
+    return np.array(program, np.int64)
 
 
-@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
-def _sample_categorical(
-    logits: Array, draws: Array, allowed: Array, first: int, choice: int, actions: Array, log_prob: Array
-) -> None:
-    agents, worlds, size = allowed.shape
-    for n in range(agents):
-        for w in range(worlds):
-            top = -np.inf
-            for a in range(size):
-                if allowed[n, w, a]:
-                    top = max(top, logits[n, w, first + a])
-            total = 0.0
-            for a in range(size):
-                if allowed[n, w, a]:
-                    total += np.exp(np.float64(logits[n, w, first + a]) - top)
-            left = draws[n, w, choice] * total
-            best = -1
-            for a in range(size):
-                if allowed[n, w, a]:
-                    best = a
-                    left -= np.exp(np.float64(logits[n, w, first + a]) - top)
-                    if left < 0.0:
-                        break
-            actions[n, w, choice] = best
-            log_prob[n, w] += np.float64(logits[n, w, first + best]) - top - np.log(total)
+class CompiledNetwork:
+    """A network as compiled code computes it, one agent after the other."""
+
+    def __init__(self, network: Any, worlds: int) -> None:
+        self._normalized = network if isinstance(network, NormalizedNetwork) else None
+        self._network = network.network if self._normalized else network
+        self.program = network_program(self._network)
+        heads = self.program[self.program[:, 7] >= 0]
+        outputs, rows = int((heads[:, 7] + heads[:, 1] - heads[:, 10]).max()), int(self.program[:, 9].max(initial=1))
+        self.room = (
+            np.empty((worlds, self._network.inputs), np.float32),
+            np.empty((worlds, outputs), np.float32),
+            np.empty((3, worlds * rows * int(self.program[:, :3].max())), np.float32),
+        )
+        """Inputs, outputs and hidden layers of one agent: see `Scratch`."""
+
+    def read(self, rows: Tensor) -> tuple[Array, Array, Array]:
+        """Return what the kernels read of rows (N, P): weights, centre and scale of the inputs, (N, D) or (N, 0)."""
+        parts = (rows, rows[:, :0], rows[:, :0]) if self._normalized is None else self._normalized.split(rows)
+        weights, centre, scale = (part.contiguous().numpy() for part in parts)
+        if isinstance(self._network, QuantileNetwork):
+            network, layout = self._network, self._network.layout
+            line = dict(zip(layout.names, layout.offsets, strict=True))
+            layer = np.array(
+                [COSINES, network.layer, width(network.layer), line["cosines.weight"], line["cosines.bias"]]
+            )
+            room = np.empty((len(weights), network.acting_quantiles * network.layer), np.float32)
+            weights = np.concatenate([weights, room], axis=1)
+            kernels.embed_quantiles(layer, network.size, network.acting_quantiles, weights)
+        return weights, centre, scale
 
 
-def most_likely(logits: Array, sizes: tuple[int, ...], masks: Array | None) -> Array:
-    """Return the most likely action of each choice, (N, W, choices), from logits (N, W, sum of sizes)."""
-    masked = logits if masks is None else np.where(masks, logits, -np.inf)
-    cuts = np.cumsum(sizes)[:-1]
-    return np.stack([part.argmax(-1) for part in np.split(masked, cuts, axis=-1)], axis=-1)
+def choice_of(spec: Any) -> Choice | None:
+    """Return how an algorithm chooses; None where it has a `choose` of its own, which only Python can call."""
+    same = _owner(type(spec), "choose") is _owner(type(spec), "choice")
+    choice: Choice | None = spec.choice if same else None
+    return choice
 
 
-def sample_gaussian(outputs: Array, draws: NDArray[np.float64]) -> tuple[Array, Array]:
-    """Return unsquashed actions (N, W, A) and log-probabilities (N, W) of the squashed ones.
-
-    outputs (N, W, 2·A): means and log deviations; draws (N, W, 2·A). Box and Muller 1958.
-    """
-    mean, log_std = np.split(outputs.astype(np.float64), 2, axis=-1)
-    first, second = np.split(draws, 2, axis=-1)
-    normal = np.sqrt(-2.0 * np.log1p(-first)) * np.cos(2.0 * np.pi * second)
-    raw = (mean + np.exp(log_std) * normal).astype(np.float32)
-    score = (raw - mean) * np.exp(-log_std)
-    squash_term = 2.0 * (np.log(2.0) - raw - np.logaddexp(0.0, -2.0 * raw.astype(np.float64)))
-    log_prob = (-0.5 * score**2 - log_std - 0.5 * np.log(2.0 * np.pi) - squash_term).sum(-1)
-    return raw, log_prob.astype(np.float32)
-
-
-def squash(raw: Array, low: tuple[float, ...], high: tuple[float, ...]) -> Array:
-    """Return (…, A) numbers squashed into their bounds by tanh.
-
-    >>> squash(np.array([0.0, 50.0]), (-2.0, 0.0), (2.0, 1.0)).tolist()
-    [0.0, 1.0]
-    """
-    below, above = np.asarray(low, np.float32), np.asarray(high, np.float32)
-    return np.asarray(below + (above - below) * (0.5 * np.tanh(raw) + 0.5), np.float32)
+def _owner(cls: type, name: str) -> type | None:
+    """Return the class among a class and its bases that defines a name."""
+    return next((own for own in cls.__mro__ if name in vars(own)), None)

@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import astuple, replace
+from dataclasses import astuple, fields, replace
 from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
+from torch import Tensor, nn
 
 from parallel_agents.algorithms.acting import Inference, RecurrentState, Weights
-from parallel_agents.algorithms.learner import Learner, LearnerState, Snapshot
-from parallel_agents.algorithms.weight_files import read_weights, write_weights
+from parallel_agents.algorithms.learner import Learner, LearnerState, Snapshot, is_native
+from parallel_agents.algorithms.weight_files import COPIES, read_weights, write_weights
 from parallel_agents.core.errors import CheckpointError, ConfigError, NonFiniteError, RunError, ShapeError, SharingError
 from parallel_agents.core.observations import flatten_observation
 from parallel_agents.core.seeding import Identity, Purpose, generator
 from parallel_agents.core.types import Array
 from parallel_agents.nn import Network
+from parallel_agents.nn.export import load_module, to_module, write_module
 from parallel_agents.replay import Buffer, Ring, RingShape, write_priorities
 
 DIRECT = 2**32
@@ -126,8 +128,9 @@ class Model:
     slow = False
     """True for models whose `take_action` waits for something outside (a service, an LLM)."""
 
-    def __init__(self, spec: AlgorithmSpec, hyper: Mapping[str, Any]) -> None:
-        self.spec = spec
+    def __init__(self, spec: AlgorithmSpec, hyper: Mapping[str, Any], options: Any = None) -> None:
+        """options: the `model` section with every default, a dataclass; shown, recorded, and read by nothing else."""
+        self.spec, self.options = spec, options
         self.hyper = dict(hyper)
         self.frozen = False
         self.busy: str | None = None
@@ -142,6 +145,11 @@ class Model:
         self._epoch = 0
         self._calls = 0
         self._recurrent: RecurrentState | None = None
+
+    def __repr__(self) -> str:
+        """Return the shapes and the options that differ from their defaults."""
+        given = [] if self.options is None else changed_fields(self.options)
+        return f"{type(self).__name__}({', '.join([f'obs_shape={self.spec.observation}', *given])})"
 
     # -- set-up by the environment -------------------------------------------------------------------------------
 
@@ -244,7 +252,7 @@ class Model:
         self._recurrent = self._recurrent or RecurrentState(1, 1, self.spec.hidden_size)
         inputs = self._recurrent.inputs(self._window(state), first)
         learner = self.spec.learner()
-        inference = Inference(learner.network, 1, 1, together=True)
+        inference = Inference(learner.network, 1, 1, together=True, compiled=is_native(learner))
         inference.weights = Weights(0, learner.policy(self.state))
         seed, agent = self.identity.seeds[0], self.identity.agents[0]
         draws = generator(seed, Purpose.ACT, agent=agent, world=DIRECT, epoch=self._epoch, turn=self._calls)
@@ -318,13 +326,36 @@ class Model:
 
     def load_weights(self, path: str | Path) -> None:
         """Start from the weights of a file, with a fresh optimizer."""
-        if self.in_stack:
-            raise RunError(
-                f"load_weights({str(path)!r}) was called on a model that is part of a run already, which would not "
-                "notice: call it before, for example in setup_agents()"
-            )
+        self._require_outside(f"load_weights({str(path)!r})")
         fresh = self.spec.learner().init(self.identity, [self.hyper])
         self.state = read_weights(Path(path), self.spec.network, fresh)
+
+    def _require_outside(self, call: str) -> None:
+        """Raise RunError if the model is part of a run."""
+        if self.in_stack:
+            raise RunError(
+                f"{call} was called on a model that is part of a run already, which would not notice: call it before, "
+                "for example in setup_agents()"
+            )
+
+    def to_module(self) -> nn.Module:
+        """Return the network with this agent's weights as an ordinary `torch.nn.Module`."""
+        if getattr(self.spec, "normalize", (False,))[0]:
+            raise ConfigError("this agent normalizes observations, which an ordinary module of its network does not")
+        return to_module(self.spec.network, self.state["online"])
+
+    def export(self, path: str | Path) -> None:
+        """Write that module as ONNX (.onnx) or TorchScript (.pt)."""
+        network, shape = self.spec.network, self.spec.observation
+        example = shape if math.prod(shape) == network.inputs else (network.inputs,)
+        write_module(Path(path), self.to_module(), example)
+
+    def load_module(self, weights: nn.Module | Mapping[str, Tensor]) -> None:
+        """Start from the weights of such a module, or of its `state_dict`, with a fresh optimizer."""
+        self._require_outside("load_module()")
+        fresh = self.spec.learner().init(self.identity, [self.hyper])
+        row = load_module(self.spec.network, fresh["online"], weights)
+        self.state = LearnerState({**fresh.tensors, **{name: row.clone() for name in COPIES if name in fresh.tensors}})
 
     def settings(self) -> dict[str, Any]:
         """Return what may be changed on a model after it was made: hyper-parameters, fixed exploration, `frozen`."""
@@ -360,6 +391,11 @@ class Model:
         self.state = self.state.replaced(state["learner"])
         self.memory.load_state(state["memory"])
         self._calls = int(state["calls"])
+
+
+def changed_fields(record: Any) -> list[str]:
+    """Return `name=value` for each field of a dataclass that is not at its default."""
+    return [f"{f.name}={getattr(record, f.name)!r}" for f in fields(record) if getattr(record, f.name) != f.default]
 
 
 def _stored(value: Any) -> int | float | str:

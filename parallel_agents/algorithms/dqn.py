@@ -17,11 +17,11 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
-from parallel_agents.algorithms.acting import EPSILON_SLOTS, epsilon_greedy, needs_forward
+from parallel_agents.algorithms.acting import EPSILON_SLOTS, Choice, needs_forward
+from parallel_agents.algorithms.acting_kernels import Rule
 from parallel_agents.algorithms.base import DIRECT, Model
 from parallel_agents.algorithms.external_update import rows_snapshot, train_on
 from parallel_agents.algorithms.learner import (
-    SCHEDULES,
     GradientAccumulator,
     LearnerState,
     LearningRates,
@@ -32,10 +32,10 @@ from parallel_agents.algorithms.learner import (
     numbers_per_update,
     optimizer_state,
     sampling_metrics,
-    scheduled,
 )
 from parallel_agents.algorithms.normalization import normalize
 from parallel_agents.algorithms.options import (
+    Kernels,
     LearnerOptions,
     NetworkOptions,
     Schedule,
@@ -46,9 +46,12 @@ from parallel_agents.algorithms.options import (
 )
 from parallel_agents.core.config import build_section
 from parallel_agents.core.errors import ConfigError
-from parallel_agents.core.seeding import Identity, Purpose, generator
+from parallel_agents.core.seeding import Identity, Purpose, uniforms
 from parallel_agents.core.types import Array
-from parallel_agents.nn import Architecture, Factory, ModuleNetwork, Network, Recurrent
+from parallel_agents.kernels import q_learning as kernel
+from parallel_agents.kernels.mlp import ACTIVATIONS
+from parallel_agents.kernels.schedules import SCHEDULES, scheduled, target_share
+from parallel_agents.nn import MLP, Architecture, Factory, ModuleNetwork, Network, Recurrent
 from parallel_agents.nn.optimizer import RowAdam, clip_rows, gradient_rows
 from parallel_agents.replay import (
     EVENT_COLUMNS,
@@ -159,6 +162,7 @@ class QLearningOptions(LearnerOptions):
             "importance": self.importance is not None,
             "prioritised": self.priority_alpha > 0,
             "training_priority": self.training_priority,
+            "kernels": self.kernels,
         }
 
 
@@ -209,6 +213,7 @@ class QLearningSpec:
     prioritised: bool = False
     """Rows are drawn by their TD errors."""
     training_priority: int = 0
+    kernels: Kernels = "auto"
     slots: int = EPSILON_SLOTS
     on_policy: bool = False
 
@@ -244,17 +249,22 @@ class QLearningSpec:
     def explore(self, hyper: Mapping[str, Any], epoch: int) -> float:
         """Return ε of an agent in an epoch."""
         start, final, span = hyper["epsilon"], hyper["epsilon_final"], max(1.0, hyper["epsilon_epochs"])
-        return scheduled(int(hyper["epsilon_shape"]), start, final, max(0, epoch - 1), span)
+        return float(scheduled(int(hyper["epsilon_shape"]), start, final, float(max(0, epoch - 1)), span))
 
     def needs_forward(self, draws: Array, exploration: Array) -> Array | None:
         """Return (N,) whose values are read; None: everyone's, since hidden states advance whoever explores."""
         return None if self.hidden_size else needs_forward(draws, exploration)
 
+    @cached_property
+    def choice(self) -> Choice:
+        """How actions follow from values: ε-greedily."""
+        return Choice(Rule.EPSILON_GREEDY, sizes=(self.actions,))
+
     def choose(
         self, outputs: Array, draws: Array, exploration: Array, masks: Array | None
     ) -> tuple[Array, dict[str, Array]]:
         """Return ε-greedy actions (N, W) from values (N, W, A); nothing else is stored."""
-        return epsilon_greedy(outputs, draws, exploration, masks), {}
+        return self.choice(outputs, draws, exploration, masks)
 
     def closing_columns(self, outputs: Array) -> dict[str, Array]:
         """Return nothing: values of stored states are computed when they are learned from."""
@@ -271,9 +281,9 @@ class QLearningSpec:
     ) -> Snapshot:
         """Return samples of each agent's own buffer; agents with too few rows are not `ready`."""
         numbers = 2 if self.importance else 1  # random numbers of a sample: for its place, and for its class
-        draws = np.empty((len(identity), numbers, updates * self.batch))
-        for row, seed, agent in zip(draws, identity.seeds, identity.agents, strict=True):
-            generator(seed, Purpose.SAMPLE, agent=agent, world=world, epoch=round_).random(out=row)
+        slots = numbers * updates * self.batch
+        drawn = uniforms(identity.seeds, Purpose.SAMPLE, identity.agents, [world], epoch=round_, turns=1, slots=slots)
+        draws = drawn.reshape(len(identity), numbers, updates * self.batch)
         gammas = np.array([own["gamma"] for own in hyper])
         done = world - DIRECT if world else max(0, round_ - 1) * self.updates  # updates before these
         beside: dict[str, Array] = {}
@@ -341,7 +351,7 @@ class DQNSpec(QLearningSpec):
         return replace(plain, extras={**plain.extras, "hidden": (self.hidden_size,)}) if self.sequence else plain
 
     def learner(self, *, device: str = "cpu", updates: int | None = None) -> Any:
-        network, shape = self.network, (updates or self.updates, self.batch, self.double, device)
+        network, shape = self.network, (updates or self.updates, self.batch, self.double, device, self.kernels)
         learner = DQNLearner(network, *shape)
         if isinstance(network, Recurrent):
             learner = RecurrentDQNLearner(network, *shape)
@@ -355,8 +365,6 @@ class DQNSpec(QLearningSpec):
 
 # -- the update ------------------------------------------------------------------------------------------------------
 
-HYPER = ("lr", "lr_final", "lr_updates", "lr_shape", "clip", "tau", "target_interval", "batch_growth")
-"""Hyper-parameters that an update reads; they are part of the state, since they may differ between agents."""
 WEIGHT_COPIES = 5
 """Arrays of an agent's weights that an update touches: online, target, gradient and two moments."""
 NOT_LEARNED_FROM = ("ready", "places", "rare")
@@ -377,12 +385,18 @@ class DQNLearner:
     batch: int
     double: bool = True
     device: str = "cpu"
+    kernels: Kernels = "auto"
+
+    @property
+    def native(self) -> bool:
+        """True where compiled kernels compute the rounds, not torch."""
+        return self.kernels == "auto" and self.device == "cpu" and self.network.native
 
     def init(self, identity: Identity, hyper: Sequence[Mapping[str, Any]]) -> LearnerState:
         """Return fresh learners, one mapping of hyper-parameters per agent."""
         rows = self.network.init(identity)
         accumulation = accumulator_state([own["batch_growth"] for own in hyper])
-        tensors = {**optimizer_state(rows, hyper, HYPER), **accumulation, "target": rows.clone()}
+        tensors = {**optimizer_state(rows, hyper, kernel.HYPER), **accumulation, "target": rows.clone()}
         return LearnerState(tensors).to(self.device)
 
     def policy(self, state: LearnerState) -> Tensor:
@@ -395,8 +409,35 @@ class DQNLearner:
 
     def learn(self, state: LearnerState, snapshot: Snapshot, identity: Identity) -> tuple[LearnerState, RoundResult]:
         """Return the state after one round of every agent, and the round's result."""
+        if self.native:
+            return learn_in_blocks(self._learn_compiled, state, snapshot, identity)
         numbers = numbers_per_update(self.network, WEIGHT_COPIES, self._samples(snapshot))
         return learn_in_blocks(self._learn, state, snapshot, identity, numbers)
+
+    def _learn_compiled(self, new: LearnerState, snapshot: Snapshot, identity: Identity) -> RoundResult:
+        """Train some agents for all updates of the round, in place in their rows of the new state, without torch."""
+        agents = _agents(new)
+        before, joined = agents.updates.copy(), agents.joined.copy()
+        results = kernel.Results.empty(*snapshot["returns"].shape)
+        self._compute(agents, kernel.Samples.of(snapshot.columns), results, identity)
+        metrics = {"loss": results.losses, "gradient_norm": results.norms, **sampling_metrics(snapshot)}
+        if (agents.hyper[:, kernel.BATCH_GROWTH] > 1).any():
+            metrics["batch_size"] = joined * self.batch
+        done = agents.updates - before
+        priorities = _priorities(snapshot, results.td_errors)
+        return RoundResult(snapshot.round, done, results.attempts - done, metrics, priorities)
+
+    def _compute(
+        self, agents: kernel.Agents, samples: kernel.Samples, results: kernel.Results, identity: Identity
+    ) -> None:
+        """Call the compiled round."""
+        network = self.network
+        assert isinstance(network, MLP)
+        layers = network.layout.table(0, network.widths())
+        kernel.learn_dqn(
+            layers, ACTIVATIONS.index(network.activation), network.outputs, network.dueling, self.double, self.updates,
+            self.batch, agents, samples, kernel.Scratch.of(network.size, layers, self.batch), results,
+        )  # fmt: skip
 
     def _samples(self, snapshot: Snapshot) -> int:
         """Return how many samples one agent's update reads; of sequences every turn counts."""
@@ -437,7 +478,8 @@ class DQNLearner:
             metrics["batch_size"] = accumulator.joined * self.batch
         done = updates - before
         rejected = accumulator.attempts * snapshot["ready"] - done
-        return RoundResult(snapshot.round, done, rejected, metrics, _priorities(snapshot, td_errors))
+        priorities = _priorities(snapshot, torch.cat(td_errors, 1).cpu().numpy())
+        return RoundResult(snapshot.round, done, rejected, metrics, priorities)
 
     def _batch(self, snapshot: Snapshot, update: int) -> dict[str, Tensor]:
         """Return the (N, B, …) columns of one update."""
@@ -467,6 +509,11 @@ class DQNLearner:
 
     def td_errors(self, state: LearnerState, snapshot: Snapshot) -> Array:
         """Return the TD errors (N, B) of a snapshot of one update, before that update."""
+        if self.native:
+            once = replace(self, batch=snapshot["returns"].shape[1], updates=1)
+            results = kernel.Results.empty(*snapshot["returns"].shape)
+            once._compute(_agents(state.clone()), kernel.Samples.of(snapshot.columns), results, Identity((), ()))
+            return results.td_errors
         weights, target_weights = self.network.bind(state["online"]), self.network.bind(state["target"])
         batch = replace(self, batch=snapshot["returns"].shape[1])._batch(snapshot, 0)
         with torch.inference_mode():
@@ -498,21 +545,27 @@ class RecurrentDQNLearner(DQNLearner):
         return huber(td_errors).reshape(len(targets), -1).sum(-1) / total, td_errors
 
 
+def _agents(state: LearnerState) -> kernel.Agents:
+    """Return a state as compiled kernels read and write it."""
+    hyper = np.stack([state[f"hyper.{name}"].numpy() for name in kernel.HYPER], axis=1)
+    return kernel.Agents._make([*(state[name].numpy() for name in kernel.STATE), hyper])
+
+
 class TargetUpdates:
     """How far each agent's target network follows: `tau` each update, or whole copies by its own count of updates."""
 
     def __init__(self, state: LearnerState) -> None:
-        self._interval = state["hyper.target_interval"].cpu().numpy()
-        self._tau, self._soft = state["hyper.tau"].cpu().numpy(), state["hyper.tau"].float()[:, None]
-        self._hard = bool((self._interval > 0).any())
+        self._interval, self._tau = state["hyper.target_interval"].tolist(), state["hyper.tau"].tolist()
+        self._soft = state["hyper.tau"].float()[:, None]
+        self._hard = any(self._interval)
 
     def shares(self, updates: Array, accepted: list[bool]) -> Tensor:
         """Return the share (N, 1) of the online weights in the new target weights."""
         if not self._hard and all(accepted):
             return self._soft
-        due = updates % np.maximum(self._interval, 1) == 0
-        share = np.where(self._interval > 0, due, self._tau) * np.asarray(accepted)
-        return torch.from_numpy(share.astype(np.float32)).to(self._soft.device)[:, None]
+        rows = zip(updates.tolist(), self._tau, self._interval, accepted, strict=True)
+        shares = [target_share(count, tau, interval) if due else 0.0 for count, tau, interval, due in rows]
+        return torch.tensor(shares, device=self._soft.device)[:, None]
 
 
 def mask_values(values: Tensor, masks: Tensor | None) -> Tensor:
@@ -548,12 +601,11 @@ def weighted_mean(losses: Tensor, weights: Tensor | None) -> Tensor:
     return (losses if weights is None else losses * weights).mean(-1)
 
 
-def _priorities(snapshot: Snapshot, td_errors: list[Tensor]) -> dict[str, Array]:
-    """Return what goes back to the buffers of prioritised replay: places and TD errors, (N, S)."""
+def _priorities(snapshot: Snapshot, td_errors: Array) -> dict[str, Array]:
+    """Return what goes back to the buffers of prioritised replay: places and TD errors (N, S)."""
     if "places" not in snapshot.columns:
         return {}
-    errors = torch.cat(td_errors, 1).double().cpu().numpy()
-    ready = snapshot["ready"][:, None]
+    ready, errors = snapshot["ready"][:, None], td_errors.astype(np.float64)
     return {"places": np.where(ready, snapshot["places"], np.nan), "errors": np.where(ready, errors, np.nan)}
 
 
@@ -595,7 +647,8 @@ class DQN(Model):
         }
         if network is not None:
             shape = {"hidden": (), "dueling": False, "architecture": user_architecture(network, options)}
-        super().__init__(DQNSpec(**chosen.spec(obs_shape, n_actions, worlds), **shape), chosen.hyper())
+        spec = DQNSpec(**chosen.spec(obs_shape, n_actions, worlds), **shape)
+        super().__init__(spec, chosen.hyper(), chosen)
         _ = self.spec.network  # refuses what does not fit, before anything runs
 
     def update_policy(self, batch: Mapping[str, ArrayLike]) -> dict[str, Any]:

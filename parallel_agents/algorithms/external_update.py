@@ -147,26 +147,21 @@ def _refuse_stale(versions: Array, version: int) -> None:
 def _with_last_row(columns: Mapping[str, Array], last_value: float, round_: int) -> Snapshot:
     """Return columns (1, T + 1, 1): the last row holds the value of the state after the last step, and is no sample."""
 
-    def extended(column: Array, last: Any) -> Array:
-        return np.concatenate([column, np.full_like(column[:1], last)])[None, :, None]
-
-    steps = len(columns["rewards"])
-    dones = columns["dones"]
-    truncated = np.zeros(steps, np.bool_)
+    dones, ones = columns["dones"], np.ones(len(columns["dones"]), np.bool_)
+    truncated = ~ones
     truncated[-1] = not dones[-1]
-    return Snapshot(
-        round_,
-        {
-            "observations": extended(columns["states"], 0),
-            "actions": extended(columns["actions"], 0),
-            "rewards": extended(columns["rewards"], 0),
-            "terminated": extended(dones, False),
-            "truncated": extended(truncated, False),
-            "valid": extended(np.ones(steps, np.bool_), False),
-            "follow": extended(np.ones(steps, np.int32), 0),
-            "log_prob": extended(columns["log_probs"], 0),
-            "value": extended(columns["values"], last_value),
-            "sample_weights": extended(columns["weights"], 0),
-            "ready": np.ones(1, np.bool_),
-        },
-    )
+    rows = {
+        "observations": columns["states"],
+        "actions": columns["actions"],
+        "rewards": columns["rewards"],
+        "terminated": dones,
+        "truncated": truncated,
+        "valid": ones,
+        "follow": ones.astype(np.int32),
+        "log_prob": columns["log_probs"],
+        "value": columns["values"],
+        "sample_weights": columns["weights"],
+    }
+    last = {"value": last_value}
+    extended = {name: np.concatenate([row, np.full_like(row[:1], last.get(name, 0))]) for name, row in rows.items()}
+    return Snapshot(round_, {name: row[None, :, None] for name, row in extended.items()} | {"ready": ones[:1]})

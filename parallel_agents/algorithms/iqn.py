@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from parallel_agents.algorithms.base import Model
@@ -29,8 +29,10 @@ from parallel_agents.algorithms.learner import Snapshot
 from parallel_agents.algorithms.normalization import normalize
 from parallel_agents.algorithms.options import require_at_least
 from parallel_agents.core.config import build_section
-from parallel_agents.core.seeding import Identity, Purpose, generator
+from parallel_agents.core.seeding import Identity, Purpose, key
 from parallel_agents.core.types import Array
+from parallel_agents.kernels import implicit_quantiles as kernel
+from parallel_agents.kernels.q_learning import Agents, Results, Samples
 from parallel_agents.nn import QuantileNetwork
 
 
@@ -70,7 +72,7 @@ class IQNSpec(QLearningSpec):
 
     def learner(self, *, device: str = "cpu", updates: int | None = None) -> Any:
         count = updates or self.updates
-        learner = IQNLearner(self.network, count, self.batch, self.double, device, quantiles=self.quantiles)
+        learner = IQNLearner(self.network, count, self.batch, self.double, device, self.kernels, self.quantiles)
         return normalize(learner, self.inputs, self.normalize)
 
 
@@ -80,6 +82,14 @@ class IQNLearner(DQNLearner):
 
     network: QuantileNetwork
     quantiles: int = 12
+
+    def _compute(self, agents: Agents, samples: Samples, results: Results, identity: Identity) -> None:
+        """Call the compiled round."""
+        network = self.network
+        layers = network.layout.table(0, network.widths())
+        scratch = kernel.Scratch.of(network.size, layers, network.outputs, self.batch, self.quantiles)
+        shape = (network.outputs, self.double, self.updates, self.batch)
+        kernel.learn_iqn(layers, *shape, _keys(identity), agents, samples, scratch, results)
 
     def _samples(self, snapshot: Snapshot) -> int:
         return super()._samples(snapshot) * self.quantiles
@@ -93,10 +103,9 @@ class IQNLearner(DQNLearner):
         agents = len(identity)
         quantiles = np.empty((agents, 2, self.batch, self.quantiles), np.float32)
         noise = np.empty((agents, 2, self.network.noise_size), np.float32)
-        for row, (seed, agent) in enumerate(zip(identity.seeds, identity.agents, strict=True)):
-            address = {"agent": agent, "epoch": int(updates[row]), "turn": int(joined[row])}
-            generator(seed, Purpose.QUANTILE, **address).random(out=quantiles[row], dtype=np.float32)
-            generator(seed, Purpose.NOISE, **address).standard_normal(out=noise[row], dtype=np.float32)
+        for row, own in enumerate(_keys(identity)):
+            kernel.fill_quantiles(own[0], int(updates[row]), int(joined[row]), quantiles[row].reshape(-1))
+            kernel.fill_noise(own[1], int(updates[row]), int(joined[row]), noise[row].reshape(-1))
         draws = {
             "quantiles": quantiles[:, 0],
             "next_quantiles": quantiles[:, 1],
@@ -123,6 +132,13 @@ class IQNLearner(DQNLearner):
         return loss, errors.mean((2, 3))
 
 
+def _keys(identity: Identity) -> NDArray[np.uint64]:
+    """Return the keys (N, 2, 2) of each agent's quantiles and of its noise."""
+    purposes = (Purpose.QUANTILE, Purpose.NOISE)
+    rows = zip(identity.seeds, identity.agents, strict=True)
+    return np.array([[key(seed, purpose, agent) for purpose in purposes] for seed, agent in rows], np.uint64)
+
+
 def quantile_huber(errors: Tensor, quantiles: Tensor) -> Tensor:
     """Return losses (N, B) from errors (N, B, K, J) of K quantiles (N, B, K) against J targets. Dabney et al. 2018."""
     shares = torch.abs(quantiles[..., None] - (errors < 0).float())
@@ -142,7 +158,8 @@ class IQN(Model):
     def __init__(self, obs_shape: int | tuple[int, ...], n_actions: int, *, worlds: int = 1, **options: Any) -> None:
         chosen = build_section(IQNOptions, options, "model")
         shape = {name: getattr(chosen, name) for name in ("layer", "quantiles", "acting_quantiles")}
-        super().__init__(IQNSpec(**chosen.spec(obs_shape, n_actions, worlds), **shape), chosen.hyper())
+        spec = IQNSpec(**chosen.spec(obs_shape, n_actions, worlds), **shape)
+        super().__init__(spec, chosen.hyper(), chosen)
 
     def update_policy(self, batch: Mapping[str, ArrayLike]) -> dict[str, Any]:
         """Train once on B rows that the caller has drawn; return metrics. See `external_update`."""

@@ -20,6 +20,7 @@ from torch import Tensor
 from parallel_agents.core.errors import CorruptCheckpoint
 from parallel_agents.core.seeding import Identity
 from parallel_agents.core.types import Array
+from parallel_agents.kernels.schedules import NOISE_DECAY, joined_batches, noise_scale, scheduled
 from parallel_agents.nn import ActingNetwork, Network
 
 # -- values of a round -----------------------------------------------------------------------------------------------
@@ -180,32 +181,12 @@ class Learner(Protocol):
         """Return the state after one round of every agent, and the round's result."""
 
 
-# -- schedules -------------------------------------------------------------------------------------------------------
+def is_native(learner: Learner) -> bool:
+    """Return True where compiled kernels compute the network and its updates; a learner says so by `native`."""
+    return bool(getattr(learner, "native", False))
 
-SCHEDULES = ("linear", "exponential", "cosine")
-"""How a value goes from its start to its end; a span of 0 means that it is constant."""
 
-
-def scheduled(schedule: int, start: float, final: float, count: float, span: float) -> float:
-    """Return the value after `count` of `span` steps; `schedule` is an index into `SCHEDULES`.
-
-    It depends on nothing but the count: not on the clock, not on the length of the run. exponential: by the same
-    factor each step, so both ends must be above 0. cosine: Loshchilov and Hutter 2017.
-
-    >>> [round(scheduled(schedule, 1.0, 0.01, 5, 10), 3) for schedule in range(3)]
-    [0.505, 0.1, 0.505]
-    """
-    if span <= 0:
-        return start
-    share = min(1.0, count / span)
-    if share == 1.0:
-        return final
-    match SCHEDULES[schedule]:
-        case "exponential":
-            return start * math.exp(share * math.log(final / start))
-        case "cosine":
-            return final + 0.5 * (start - final) * (1.0 + math.cos(math.pi * share))
-    return start + (final - start) * share
+# -- what every learner stores, learning rates ------------------------------------------------------------------------
 
 
 def optimizer_state(rows: Tensor, hyper: Sequence[Mapping[str, float]], names: Sequence[str]) -> dict[str, Tensor]:
@@ -239,15 +220,12 @@ class LearningRates:
         if self._constant is not None:
             return self._constant
         return [
-            scheduled(schedule, start, final, count, span)
+            scheduled(schedule, start, final, float(count), span)
             for (schedule, start, final, span), count in zip(self._rows, updates.tolist(), strict=True)
         ]
 
 
 # -- gradient accumulation -------------------------------------------------------------------------------------------
-
-NOISE_DECAY = 0.9
-"""Weight of the earlier estimate of the gradient noise against one new estimate."""
 
 
 def accumulator_state(most: Sequence[float]) -> dict[str, Tensor]:
@@ -308,31 +286,22 @@ class GradientAccumulator:
 
     def _estimate(self, agents: NDArray[np.bool_], large: NDArray[np.float64]) -> None:
         """Update the estimates of some agents (N,) from the squared norms (N,) after joining."""
-        noise, signal = noise_scale(self._small / np.maximum(self.count, 1), large, self._batch, self.joined)
-        agents = agents & np.isfinite(noise) & np.isfinite(signal)
-        self._noise = np.where(agents, NOISE_DECAY * self._noise + (1.0 - NOISE_DECAY) * noise, self._noise)
-        self._signal = np.where(agents, NOISE_DECAY * self._signal + (1.0 - NOISE_DECAY) * signal, self._signal)
+        for n in np.flatnonzero(agents).tolist():
+            small = self._small[n] / self.count[n]
+            noise, signal = noise_scale(small, large[n], self._batch, self.joined[n])
+            if math.isfinite(noise) and math.isfinite(signal):
+                self._noise[n] = NOISE_DECAY * self._noise[n] + (1.0 - NOISE_DECAY) * noise
+                self._signal[n] = NOISE_DECAY * self._signal[n] + (1.0 - NOISE_DECAY) * signal
 
     def store(self, state: LearnerState, ready: NDArray[np.bool_]) -> None:
         """Write the number of batches for the next round, and the estimates, of the agents that have learned (N,)."""
         if not self.active:
             return
-        samples = np.where(self._signal > 0, self._noise / np.where(self._signal > 0, self._signal, 1.0), np.inf)
-        wanted = 2.0 ** np.round(np.log2(np.clip(samples / self._batch, 1.0, 1e9)))
-        joined = np.where(self._most > 1, np.clip(wanted, 2, np.maximum(self._most, 2)), 1)
-        for name, values in (("joined", joined.astype(np.int64)), ("noise", self._noise), ("signal", self._signal)):
+        rows = zip(self._noise.tolist(), self._signal.tolist(), self._most.tolist(), strict=True)
+        joined = np.array([joined_batches(noise, signal, self._batch, most) for noise, signal, most in rows])
+        for name, values in (("joined", joined), ("noise", self._noise), ("signal", self._signal)):
             own = state[f"batch.{name}"]
             own.copy_(torch.from_numpy(np.where(ready, values, own.cpu().numpy())))
-
-
-def noise_scale(
-    small: NDArray[np.float64], large: NDArray[np.float64], batch: int, joined: Array
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return unbiased noise and signal (N,) from mean squared norms (N,) of one batch and of `joined` batches."""
-    count = np.maximum(joined, 2)
-    noise = (small - large) / (1.0 / batch - 1.0 / (batch * count))
-    signal = (count * large - small) / (count - 1.0)
-    return np.asarray(noise), np.asarray(signal)
 
 
 def _squared_norms(gradients: Tensor) -> NDArray[np.float64]:
@@ -352,13 +321,13 @@ PASSES_PER_SAMPLE = 4
 
 
 def learn_in_blocks(
-    learn: LearnBlock, state: LearnerState, snapshot: Snapshot, identity: Identity, numbers: int
+    learn: LearnBlock, state: LearnerState, snapshot: Snapshot, identity: Identity, numbers: int = 1
 ) -> tuple[LearnerState, RoundResult]:
     """Train all agents for a round, a few at a time, so that a few agents stay in cache through all their updates.
 
     Each agent's bytes are the same however a stack is cut, so the size of a block is a matter of speed alone; it
     follows from sizes, never from the clock. learn: trains some agents and writes their rows of the new state.
-    numbers: how many numbers one agent's update touches.
+    numbers: how many numbers one agent's update touches; compiled kernels train one agent at a time anyway.
     """
     agents = len(identity)
     if not snapshot["ready"].any():

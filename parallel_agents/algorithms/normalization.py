@@ -18,6 +18,7 @@ from torch import Tensor
 
 from parallel_agents.algorithms.gae import advantages
 from parallel_agents.algorithms.learner import LearnerState, RoundResult, Snapshot
+from parallel_agents.core.compiled import njit
 from parallel_agents.core.seeding import Identity
 from parallel_agents.core.types import Array
 from parallel_agents.nn import Forward, Network
@@ -85,6 +86,10 @@ class NormalizingLearner:
     @property
     def device(self) -> str:
         return str(self.learner.device)
+
+    @property
+    def native(self) -> bool:
+        return bool(self.learner.native)
 
     def init(self, identity: Identity, hyper: Sequence[Mapping[str, Any]]) -> LearnerState:
         """Return fresh learners that have observed nothing."""
@@ -161,8 +166,8 @@ class _Moments:
             count, before = len(sample), self.count[row, place]
             if not count:
                 continue
-            mean = sample.mean(axis=0)
-            square = ((sample - mean) ** 2).sum(axis=0)
+            mean, square = np.empty((2, sample.shape[1]))
+            _moments(sample, mean, square)
             gap = mean - self.mean[row, part]
             total = before + count
             self.mean[row, part] += gap * count / total
@@ -179,6 +184,17 @@ class _Moments:
         """Return by what each agent's rewards are multiplied (N,)."""
         deviation = np.sqrt(self.square[:, -1] / np.maximum(self.count[:, 1], 1.0))
         return np.where(self.count[:, 1] > 1, 1.0 / np.maximum(deviation, SMALLEST), 1.0).astype(np.float32)
+
+
+@njit(cache=True, nogil=True, error_model="numpy")  # type: ignore[untyped-decorator]
+def _moments(sample: NDArray[np.float64], mean: NDArray[np.float64], square: NDArray[np.float64]) -> None:
+    """Write means and sums of squared deviations (D,) of a sample (S, D), added row by row."""
+    mean[:], square[:] = 0.0, 0.0
+    for row in sample:
+        mean += row
+    mean /= len(sample)
+    for row in sample:
+        square += (row - mean) * (row - mean)
 
 
 def _observations_and_returns(

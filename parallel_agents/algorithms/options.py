@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from functools import partial
+from typing import Any, ClassVar, Literal, TypeVar
 
 import torch
 
-from parallel_agents.algorithms.learner import SCHEDULES
 from parallel_agents.core.errors import ConfigError
+from parallel_agents.kernels.schedules import SCHEDULES
 from parallel_agents.nn import MLP, ActorCritic, Architecture, Convolution, Distribution, Factory, Recurrent
 
 Schedule = Literal["linear", "exponential", "cosine"]
+Kernels = Literal["auto", "torch"]
 ConvolutionalLayers = tuple[tuple[int, ...], ...]
+Head = TypeVar("Head", MLP, ActorCritic)
 
 
 def require_positive(options: Any, *names: str) -> None:
@@ -58,6 +61,8 @@ class LearnerOptions:
     """How the learning rate goes from `lr` to `lr_final`."""
     max_grad_norm: float = 10.0
     """Largest norm of an agent's gradient."""
+    kernels: Kernels = "auto"
+    """auto: compiled kernels where the network is a plain perceptron on the CPU, torch elsewhere; torch: everywhere."""
     training_priority: int = 0
     """Agents with a higher priority are trained, and published, before the others."""
     normalize_observations: bool = False
@@ -140,11 +145,8 @@ def value_network(
     recurrent: bool,
 ) -> MLP | Recurrent:
     """Return a network from observations of this shape to a value for each action."""
-    inputs = math.prod(shape)
-    if recurrent:
-        encoder = _encoder(shape, hidden, convolutional, activation="relu")
-        return Recurrent(inputs, hidden[-1], MLP(hidden[-1], (), actions, dueling), encoder)
-    return MLP(inputs, hidden, actions, dueling, convolution=_convolution(shape, convolutional))
+    head = partial(MLP, outputs=actions, dueling=dueling)
+    return _network(head, shape, hidden, convolutional, recurrent, activation="relu")
 
 
 def policy_network(
@@ -155,32 +157,27 @@ def policy_network(
     recurrent: bool,
 ) -> ActorCritic | Recurrent:
     """Return a network from observations of this shape to a policy and a value; a recurrent one shares its state."""
-    inputs = math.prod(shape)
-    if recurrent:
-        encoder = _encoder(shape, hidden, convolutional, activation="tanh", orthogonal=True, head_gain=math.sqrt(2.0))
-        return Recurrent(inputs, hidden[-1], ActorCritic(hidden[-1], (), distribution), encoder)
-    return ActorCritic(inputs, hidden, distribution, convolution=_convolution(shape, convolutional))
+    head, init = partial(ActorCritic, distribution=distribution), {"orthogonal": True, "head_gain": math.sqrt(2.0)}
+    return _network(head, shape, hidden, convolutional, recurrent, activation="tanh", **init)
 
 
-def _encoder(
+def _network(
+    head: Callable[..., Head],
     shape: tuple[int, ...],
     hidden: tuple[int, ...],
     convolutional: ConvolutionalLayers,
-    *,
-    activation: Literal["relu", "tanh"],
-    **init: Any,
-) -> MLP | None:
-    """Return the layers before a recurrent unit; None: there are none."""
-    if len(hidden) > 1:
-        convolution = _convolution(shape, convolutional)
-        return MLP(math.prod(shape), hidden[:-2], hidden[-2], activation=activation, convolution=convolution, **init)
-    if convolutional:
+    recurrent: bool,
+    **encoder: Any,
+) -> Head | Recurrent:
+    """Return `head(inputs, hidden)`; or a recurrent unit with a head, after an encoder with the first hidden layers."""
+    inputs = math.prod(shape)
+    if recurrent and convolutional and len(hidden) < 2:
         raise ConfigError(
             f"model.convolutional and model.recurrent with model.hidden {hidden}: give at least two widths, "
             "of a layer between the images and the state, and of the state"
         )
-    return None
-
-
-def _convolution(shape: tuple[int, ...], layers: ConvolutionalLayers) -> Convolution | None:
-    return Convolution(shape, layers) if layers else None
+    convolution = Convolution(shape, convolutional) if convolutional else None
+    if not recurrent:
+        return head(inputs, hidden, convolution=convolution)
+    before = MLP(inputs, hidden[:-2], hidden[-2], convolution=convolution, **encoder) if len(hidden) > 1 else None
+    return Recurrent(inputs, hidden[-1], head(hidden[-1], ()), before)

@@ -17,7 +17,8 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
-from parallel_agents.algorithms.acting import most_likely, sample_categorical, sample_gaussian, squash
+from parallel_agents.algorithms.acting import Choice
+from parallel_agents.algorithms.acting_kernels import Rule
 from parallel_agents.algorithms.base import DIRECT, Model
 from parallel_agents.algorithms.external_update import train_on, trajectory_snapshot
 from parallel_agents.algorithms.gae import advantages
@@ -33,6 +34,7 @@ from parallel_agents.algorithms.learner import (
 )
 from parallel_agents.algorithms.normalization import normalize
 from parallel_agents.algorithms.options import (
+    Kernels,
     LearnerOptions,
     NetworkOptions,
     policy_network,
@@ -45,6 +47,7 @@ from parallel_agents.core.config import build_section
 from parallel_agents.core.errors import ConfigError, ContractError, NonFiniteError, ShapeError
 from parallel_agents.core.seeding import Identity, Purpose, generator
 from parallel_agents.core.types import Array
+from parallel_agents.kernels import policy_gradient as kernel
 from parallel_agents.nn import (
     Architecture,
     Discrete,
@@ -161,6 +164,7 @@ class PPOSpec:
     """Turns of the sequences that a recurrent network learns from; 0: the network is not recurrent."""
     architecture: Architecture | None = None
     """The architecture of a network that the user brought."""
+    kernels: Kernels = "auto"
 
     @cached_property
     def network(self) -> Network:
@@ -233,23 +237,20 @@ class PPOSpec:
         """Return None: every choice and every value comes from the network."""
         return None
 
+    @cached_property
+    def choice(self) -> Choice:
+        """How actions follow from the outputs of the policy; the last output is the value."""
+        match self.distribution:
+            case SquashedGaussian(low, high):
+                return Choice(Rule.GAUSSIAN, low=low, high=high, shape=self.distribution.shape)
+            case _:
+                return Choice(Rule.CATEGORICAL, sizes=self._sizes, shape=self.distribution.shape)
+
     def choose(
         self, outputs: Array, draws: Array, exploration: Array, masks: Array | None
     ) -> tuple[Array, dict[str, Array]]:
         """Return actions drawn from the policy, the most likely ones where exploration is 0, and what is stored."""
-        policy, value = np.ascontiguousarray(outputs[..., :-1]), outputs[..., -1]
-        explores = (exploration > 0)[:, None, None]
-        if isinstance(self.distribution, SquashedGaussian):
-            raw, log_prob = sample_gaussian(policy, draws)
-            mean = policy[..., : raw.shape[-1]]
-            raw = np.where(explores, raw, mean)
-            actions = squash(raw, self.distribution.low, self.distribution.high)
-            return actions, {"log_prob": log_prob, "value": value, "raw": raw}
-        actions, log_prob = sample_categorical(policy, draws, self._sizes, masks)
-        if not exploration.all():
-            actions = np.where(explores, actions, most_likely(policy, self._sizes, masks))
-        actions = actions[..., 0] if isinstance(self.distribution, Discrete) else actions
-        return actions, {"log_prob": log_prob, "value": value}
+        return self.choice(outputs, draws, exploration, masks)
 
     def closing_columns(self, outputs: Array) -> dict[str, Array]:
         """Return the value of the observation after the last turn."""
@@ -307,7 +308,15 @@ class PPOSpec:
 
     def learner(self, *, device: str = "cpu", updates: int | None = None) -> Any:
         """Return the learner of a round; PPO's number of updates follows from its options."""
-        shape = (self.network, self.n_epochs, self.n_minibatches, self.batch, device, max(1, self.sequence))
+        shape = (
+            self.network,
+            self.n_epochs,
+            self.n_minibatches,
+            self.batch,
+            device,
+            max(1, self.sequence),
+            self.kernels,
+        )
         return normalize(PPOLearner(*shape), math.prod(self.observation), self.normalize)
 
     def probe_hyper(self) -> dict[str, Any]:
@@ -318,11 +327,6 @@ class PPOSpec:
 
 # -- the update ------------------------------------------------------------------------------------------------------
 
-HYPER = (
-    "lr", "lr_final", "lr_updates", "lr_shape", "clip", "ratio_clip", "value_clip", "value_weight",
-    "entropy", "gamma", "lambda", "target_kl",
-)  # fmt: skip
-"""Hyper-parameters that an update reads; they are part of the state, since they may differ between agents."""
 WEIGHT_COPIES = 4
 """Arrays of an agent's weights that an update touches: themselves, gradient and two moments."""
 
@@ -354,6 +358,12 @@ class PPOLearner:
     device: str = "cpu"
     sequence: int = 1
     """Turns of a sequence; 1 for networks without a hidden state."""
+    kernels: Kernels = "auto"
+
+    @property
+    def native(self) -> bool:
+        """True where compiled kernels compute the rounds, not torch."""
+        return self.kernels == "auto" and self.device == "cpu" and bool(self.network.native)
 
     @property
     def updates(self) -> int:
@@ -361,7 +371,7 @@ class PPOLearner:
 
     def init(self, identity: Identity, hyper: Sequence[Mapping[str, Any]]) -> LearnerState:
         """Return fresh learners, one mapping of hyper-parameters per agent."""
-        return LearnerState(optimizer_state(self.network.init(identity), hyper, HYPER)).to(self.device)
+        return LearnerState(optimizer_state(self.network.init(identity), hyper, kernel.HYPER)).to(self.device)
 
     def policy(self, state: LearnerState) -> Tensor:
         """Return the (N, P) rows that acting needs."""
@@ -373,18 +383,38 @@ class PPOLearner:
 
     def learn(self, state: LearnerState, snapshot: Snapshot, identity: Identity) -> tuple[LearnerState, RoundResult]:
         """Return the state after one round of every agent, and the round's result."""
+        if self.native:
+            return learn_in_blocks(self._learn_compiled, state, snapshot, identity)
         numbers = numbers_per_update(self.network, WEIGHT_COPIES, self.batch * self.sequence)
         return learn_in_blocks(self._learn, state, snapshot, identity, numbers)
+
+    def _rollout(self, state: LearnerState, snapshot: Snapshot, identity: Identity) -> Rollout:
+        shape = {"n_minibatches": self.n_minibatches, "batch": self.batch, "length": self.sequence}
+        return Rollout(snapshot, state, identity, **shape)
+
+    def _learn_compiled(self, new: LearnerState, snapshot: Snapshot, identity: Identity) -> RoundResult:
+        """Train some agents for all updates of the round, in place in their rows of the new state, without torch."""
+        rollout = self._rollout(new, snapshot, identity)
+        samples = rollout.samples(snapshot.round, self.n_epochs)
+        network = self.network.kernel
+        hyper = np.stack([new[f"hyper.{name}"].numpy() for name in kernel.HYPER], axis=1)
+        agents = kernel.Agents._make([*(new[name].numpy() for name in kernel.STATE), hyper])
+        before = agents.updates.copy()
+        results = kernel.Results(np.zeros((len(identity), len(kernel.METRICS))), np.zeros(len(identity), np.int64))
+        scratch = kernel.Scratch.of(self.network.size, network, self.batch, samples.log_prob.shape[1])
+        kernel.learn_ppo(network, self.n_minibatches, agents, samples, scratch, results)
+        accepted = agents.updates - before
+        metrics = dict(zip(kernel.METRICS, results.metrics.T, strict=True)) | sampling_metrics(snapshot)
+        return RoundResult(snapshot.round, accepted, results.attempts - accepted, metrics)
 
     def _learn(self, new: LearnerState, snapshot: Snapshot, identity: Identity) -> RoundResult:
         """Train some agents for all updates of the round, in place in their rows of the new state."""
         before = new["updates"].cpu().numpy().copy()
-        rollout = Rollout(
-            snapshot, new, identity, n_minibatches=self.n_minibatches, batch=self.batch, length=self.sequence
-        )
+        rollout = self._rollout(new, snapshot, identity)
         updates = Updates(self, new)
         if rollout.stops_early:
-            rollout.start = updates.log_probs(rollout)
+            stopping = np.isfinite(rollout.limits)[:, None]
+            rollout.start = np.where(stopping, updates.log_probs(rollout), rollout.log_prob)
         running = rollout.ready.copy()
         attempts = np.zeros(len(identity), np.int64)
         for pass_ in range(self.n_epochs):
@@ -449,14 +479,10 @@ class Rollout:
             self.keep = (snapshot["age"].reshape(agents, places) > 0).astype(np.float32)
         weights = snapshot.columns.get("sample_weights")
         self._weights = None if weights is None else _checked_weights(weights, valid)
-        self.advantages = np.stack(
-            [
-                _normalized(
-                    raw_advantages[n], np.flatnonzero(valid[n]), None if self._weights is None else self._weights[n]
-                )
-                for n in range(agents)
-            ]
-        )
+        self.advantages = np.empty_like(raw_advantages)
+        for n in range(agents):
+            shares = np.empty(0, np.float32) if self._weights is None else self._weights[n]
+            kernel.normalize_advantages(raw_advantages[n], valid[n], shares, self.advantages[n])
         self._drawn = None if "drawn" not in snapshot.columns else (snapshot["drawn"], snapshot["weights"])
 
     def minibatches(self, round_: int, pass_: int) -> list[tuple[NDArray[np.int64], NDArray[np.float32]]]:
@@ -490,6 +516,25 @@ class Rollout:
         cuts = [slice(first, first + self._batch) for first in starts]
         return [(samples[:, cut], (weights[:, cut] / self._batch).astype(np.float32)) for cut in cuts]
 
+    def samples(self, round_: int, passes: int) -> kernel.Samples:
+        """Return the samples of all updates of a round, as compiled kernels read them."""
+        parts = [part for pass_ in range(passes) for part in self.minibatches(round_, pass_)]
+        gaussian = self.actions.dtype == np.float32
+        actions = np.ascontiguousarray(self.actions).reshape(*self.log_prob.shape, -1)
+        return kernel.Samples(
+            observations=np.ascontiguousarray(self.observations, np.float32).reshape(-1),
+            choices=np.empty((0, 0, 0), np.int64) if gaussian else actions,
+            raw=actions if gaussian else np.empty((0, 0, 0), np.float32),
+            masks=np.empty((0, 0, 0), np.bool_) if self.masks is None else np.ascontiguousarray(self.masks),
+            log_prob=np.ascontiguousarray(self.log_prob, np.float32),
+            values=np.ascontiguousarray(self.values, np.float32),
+            returns=np.ascontiguousarray(self.returns, np.float32),
+            advantages=self.advantages,
+            chosen=np.stack([chosen for chosen, _ in parts], 1),
+            weights=np.stack([weights for _, weights in parts], 1),
+            ready=self.ready,
+        )
+
     def places(self, chosen: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the places (N, B·L) of sequences (N, B)."""
         return self.sequences[chosen].reshape(len(chosen), -1)
@@ -517,21 +562,6 @@ def _checked_weights(weights: Array, valid: Array) -> NDArray[np.float32]:
     return flat
 
 
-def _normalized(
-    advantages: NDArray[np.float32], places: NDArray[np.int64], weights: NDArray[np.float32] | None
-) -> NDArray[np.float32]:
-    """Return one agent's advantages with mean 0 and deviation 1 over its samples, weighted where weights are given."""
-    samples = advantages[places].astype(np.float64)
-    if len(samples) < 2:
-        return advantages
-    if weights is None:
-        return np.asarray((advantages - samples.mean()) / (samples.std() + 1e-8), np.float32)
-    shares = weights[places].astype(np.float64)
-    shares /= max(shares.sum(), 1e-300)  # if all weights are 0, nothing is learned from these samples anyway
-    mean = shares @ samples
-    return np.asarray((advantages - mean) / (np.sqrt(shares @ (samples - mean) ** 2) + 1e-8), np.float32)
-
-
 class Updates:
     """Stacked updates, one after the other, on the same rows."""
 
@@ -542,7 +572,7 @@ class Updates:
         self._gradients = torch.empty_like(self._rows)
         self._optimizer = RowAdam(self._rows, self._gradients, state["first"], state["second"], state["steps"])
         self._rates = LearningRates(state)
-        self._hyper = {name: state[f"hyper.{name}"].float()[:, None] for name in HYPER}
+        self._hyper = {name: state[f"hyper.{name}"].float()[:, None] for name in kernel.HYPER}
         self._clips_values = bool((state["hyper.value_clip"] > 0).any())
         self.count = state["updates"].cpu().numpy().copy()
         """(N,) accepted updates so far."""
@@ -704,8 +734,9 @@ class PPO(Model):
             convolutional=chosen.convolutional,
             sequence=chosen.sequence if chosen.recurrent else 0,
             architecture=None if network is None else user_architecture(network, options),
+            kernels=chosen.kernels,
         )
-        super().__init__(spec, chosen.hyper())
+        super().__init__(spec, chosen.hyper(), chosen)
         _ = self.spec.network  # refuses what does not fit, before anything runs
 
     @property

@@ -43,9 +43,9 @@ class RandomModel:
             raise ActionError("an action mask forbids every action: allow at least one")
         return int(allowed[self._draws.integers(len(allowed))])
 
-    def train_step(self) -> float:
-        """Return 0: there is nothing to learn."""
-        return 0.0
+    def train_step(self) -> dict[str, float]:
+        """Return that no update was made: there is nothing to learn."""
+        return {"updates": 0}
 
     def state_dict(self) -> dict[str, int]:
         """Return an empty state: the draws of an epoch follow from its number."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -15,6 +16,7 @@ from parallel_agents.core.observations import flat_shape
 from parallel_agents.nn import Factory
 
 ALGORITHMS: dict[str, Any] = {"dqn": DQN, "iqn": IQN, "ppo": PPO, "random": RandomModel}
+BUILT_IN = frozenset(ALGORITHMS)
 ON_POLICY = {"ppo"}
 TAKES_NETWORK = ("dqn", "ppo")
 
@@ -23,9 +25,10 @@ def register_algorithm(name: str, model: Callable[..., Any], *, on_policy: bool 
     """Let `model.algorithm = name` and `--algo name` make this kind of model.
 
     model: called with an observation shape, the actions, and the options of the `model` section; an on-policy one also
-    with `rollout` and `epochs`, the turns and epochs between two rounds.
+    with `rollout` and `epochs`, the turns and epochs between two rounds. Actions are a number, a tuple of numbers, or a
+    `SquashedGaussian` with the bounds of continuous ones. A name may be registered again, as by a notebook cell.
     """
-    if name in ALGORITHMS and ALGORITHMS[name] is not model:
+    if name in BUILT_IN and ALGORITHMS[name] is not model:
         raise ConfigError(f"an algorithm named {name!r} exists already: choose another name")
     ALGORITHMS[name] = model
     if on_policy:
@@ -52,27 +55,25 @@ def model_from_config(
     'DQN'
     """
     options, obs_shape = dict(section), flat_shape(obs_shape)
-    name = options.pop("algorithm", "dqn")
-    weights = options.pop("weights", None)
-    model = _fresh_model(name, options, obs_shape, actions, rollout, epochs, network)
+    name, weights = options.pop("algorithm", "dqn"), options.pop("weights", None)
+    if name not in ALGORITHMS:
+        raise ConfigError(f"model.algorithm is {name!r}: allowed is {', '.join(sorted(ALGORITHMS))}")
+    if network is not None:
+        if name in BUILT_IN and name not in TAKES_NETWORK:
+            raise ConfigError(f"model.algorithm {name!r} takes no network of your own: use {', '.join(TAKES_NETWORK)}")
+        options["network"] = network
+    if name in BUILT_IN - ON_POLICY and not isinstance(actions, int):
+        raise ConfigError(f"model.algorithm {name!r} needs a number of actions, found {actions!r}: use 'ppo' instead")
+    if name in ON_POLICY:
+        options |= {"rollout": rollout, "epochs": epochs}
+    if name not in BUILT_IN:
+        try:
+            inspect.signature(ALGORITHMS[name]).bind(obs_shape, actions, **options)
+        except TypeError as error:
+            raise ConfigError(f"model.algorithm {name!r} does not take this `model` section: {error}") from error
+    model = ALGORITHMS[name](obs_shape, actions, **options)
     if weights is not None:
         if not isinstance(weights, str) or not isinstance(model, Model):
             raise ConfigError(f"model.weights is {weights!r}: give the path of a file, for a learner that has weights")
         model.load_weights(weights)
     return model
-
-
-def _fresh_model(
-    name: str, options: dict[str, Any], obs_shape: Any, actions: Any, rollout: int, epochs: int, network: Factory | None
-) -> Any:
-    if name not in ALGORITHMS:
-        raise ConfigError(f"model.algorithm is {name!r}: allowed is {', '.join(sorted(ALGORITHMS))}")
-    if network is not None:
-        if name not in TAKES_NETWORK:
-            raise ConfigError(f"model.algorithm {name!r} takes no network of your own: use {', '.join(TAKES_NETWORK)}")
-        options["network"] = network
-    if name in ON_POLICY:
-        return ALGORITHMS[name](obs_shape, actions, rollout=rollout, epochs=epochs, **options)
-    if not isinstance(actions, int):
-        raise ConfigError(f"model.algorithm {name!r} needs a number of actions, found {actions!r}: use 'ppo' instead")
-    return ALGORITHMS[name](obs_shape, actions, **options)

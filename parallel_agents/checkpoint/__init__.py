@@ -1,9 +1,7 @@
 """Checkpoints: a run at an epoch boundary, on disk, checked when it is read.
 
 contents       what a run puts into a checkpoint, and how it continues from one
-digest         one hash over the same contents
 segments       the rows of replay buffers as append-only files
-serialization  nested values of any form as JSON and arrays
 store          files, manifests, hashes, rotation; knows nothing of agents
 writer         copies a run at once, and writes the copy beside it
 """

@@ -4,214 +4,39 @@ from __future__ import annotations
 
 import json
 import warnings
-from collections.abc import Mapping, Sequence
-from dataclasses import fields
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
-from parallel_agents.algorithms import AlgorithmSpec, Model
-from parallel_agents.algorithms.acting import FrameStack, Inference, RecurrentState, Weights
+from parallel_agents.algorithms.acting import Weights
+from parallel_agents.algorithms.base import changed_fields
 from parallel_agents.algorithms.learner import LearnerState, RoundResult
 from parallel_agents.checkpoint.segments import Segments, read_ring
-from parallel_agents.checkpoint.serialization import pack, unpack
 from parallel_agents.checkpoint.store import Manifest, Store
 from parallel_agents.core.config import Config
 from parallel_agents.core.errors import CheckpointError, ConfigError, CorruptCheckpoint
 from parallel_agents.core.files import plain
-from parallel_agents.core.types import AgentId, Array
-from parallel_agents.nn.numerics import fingerprint
-from parallel_agents.replay import PRIORITY, Ring
-from parallel_agents.tracking.timeline import Timeline
+from parallel_agents.core.serialization import pack, unpack
+from parallel_agents.core.types import Array
+from parallel_agents.engine.digest import loop_arrays, stack_arrays
+from parallel_agents.engine.run import Run
+from parallel_agents.engine.stacks import Stack
+from parallel_agents.replay import PRIORITY
 
 COUNTERS = {
-    "loop": ("turns", "transitions"),
+    "loop": ("turns", "transitions", "timesteps"),
     "group": ("recomputed", "chosen"),
     "rounds": ("submitted", "published", "updates", "rejected"),
 }
 
 
-# -- what is read of a run ---------------------------------------------------------------------------------------------
-
-
-class CheckpointedStack(Protocol):
-    """The agents of a stack, row by row."""
-
-    device: str
-    state: LearnerState
-
-    @property
-    def spec(self) -> AlgorithmSpec: ...
-
-    @property
-    def models(self) -> Sequence[Model]: ...
-
-    @property
-    def ring(self) -> Ring: ...
-
-    @property
-    def inference(self) -> Inference: ...
-
-    @property
-    def frames(self) -> FrameStack: ...
-
-    @property
-    def recurrent(self) -> RecurrentState: ...
-
-    @property
-    def acting_rows(self) -> Tensor: ...
-
-    def __len__(self) -> int: ...
-
-    def copy_state(self, state: LearnerState) -> None:
-        """Give every model its row of a state."""
-
-    def copy_acting_weights(self) -> None:
-        """Give every model the weights it acts with."""
-
-
-class CheckpointedGroup(Protocol):
-    """The agents of a run."""
-
-    recomputed: int
-    chosen: int
-
-    @property
-    def stacks(self) -> Sequence[CheckpointedStack]: ...
-
-    agent_ids: list[AgentId]
-    members: list[list[AgentId]]
-    """The agents of each stack, row by row."""
-
-    def row_of(self, agent_id: AgentId) -> tuple[int, int] | None:
-        """Return the stack of an agent and its row there; None for an agent outside of stacks."""
-
-    def missing_state(self) -> str | None:
-        """Return why the state of some agent cannot be stored; None if all can."""
-
-    def state_of(self, agent_id: AgentId) -> Any:
-        """Return what an agent keeps outside of stacks."""
-
-    def load_state_of(self, agent_id: AgentId, state: Any, /) -> None:
-        """Put back what `state_of` returned."""
-
-
-class CheckpointedRounds(Protocol):
-    """The rounds of a run."""
-
-    submitted: int
-    published: int
-    updates: int
-    rejected: int
-    skipped: list[int]
-    newest: list[LearnerState]
-    waiting: dict[int, list[tuple[LearnerState, RoundResult]]]
-
-    def receive_all(self) -> None:
-        """Wait for every submitted round."""
-
-
-class CheckpointedLoop(Protocol):
-    """The episodes of a run."""
-
-    turns: int
-    transitions: int
-    alive: list[Array]
-    first: list[Array]
-
-    def restore(self, k: int, alive: Array, first: Array) -> None:
-        """Put the episodes of one environment where a checkpoint left them."""
-
-
-class CheckpointedRun(Protocol):
-    """What checkpoints and digests read of a run, and what `restore` writes."""
-
-    config: Config
-    timeline: Timeline
-    epoch: int
-    seconds: float
-    failures: int
-    recent: list[list[float]]
-    best: BestWeights
-    environments: list[Any]
-
-    @property
-    def device(self) -> str: ...
-
-    @property
-    def group(self) -> CheckpointedGroup: ...
-
-    @property
-    def rounds(self) -> CheckpointedRounds: ...
-
-    @property
-    def loop(self) -> CheckpointedLoop: ...
-
-    def emit(self, name: str, fields: dict[str, Any]) -> None:
-        """Report an event to the callbacks."""
-
-
-class BestWeights:
-    """The acting weights with which each replica was evaluated best; the first of equal ones."""
-
-    def __init__(self, group: CheckpointedGroup) -> None:
-        self._group = group
-        self.epochs: list[int] = []
-        """Per replica, the epoch of its best evaluation; empty before the first one."""
-        self.returns: list[float] = []
-        """Per replica, the mean return of its best evaluation."""
-        self._rows: list[Tensor] = []
-
-    def offer(self, epoch: int, returns: Sequence[float]) -> list[bool]:
-        """Keep the acting weights of every replica that has improved, and return which have.
-
-        returns: the mean return of each replica, now.
-        """
-        acting = [stack.acting_rows for stack in self._group.stacks]
-        if not self.epochs:
-            self.epochs, self.returns = [epoch] * len(returns), list(returns)
-            self._rows = [rows.clone() for rows in acting]
-            return [True] * len(returns)
-        improved = [now > before for now, before in zip(returns, self.returns, strict=True)]
-        for k in (k for k, better in enumerate(improved) if better):
-            self.epochs[k], self.returns[k] = epoch, returns[k]
-        for kept, rows, members in zip(self._rows, acting, self._group.members, strict=True):
-            better = [row for row, agent_id in enumerate(members) if improved[agent_id.environment]]
-            kept[better] = rows[better]
-        return improved
-
-    def act(self) -> None:
-        """Let every agent act with its best weights, and show them in the models."""
-        for stack, rows in zip(self._group.stacks, self._rows, strict=True):
-            stack.inference.weights = Weights(stack.inference.version, rows)
-            stack.copy_acting_weights()
-
-    def values(self) -> dict[str, Any]:
-        """Return what a checkpoint stores of it as plain values."""
-        return {"epochs": self.epochs, "returns": self.returns}
-
-    def arrays(self) -> dict[str, Array]:
-        """Return what a checkpoint stores of it as arrays."""
-        return {f"{index}.best": rows.cpu().numpy() for index, rows in enumerate(self._rows)}
-
-    def restore(self, values: Mapping[str, Any], arrays: Mapping[str, Array]) -> None:
-        """Put back what `values` and `arrays` returned."""
-        self.epochs, self.returns = [int(e) for e in values["epochs"]], [float(r) for r in values["returns"]]
-        self._rows = []
-        for index, stack in enumerate(self._group.stacks if self.epochs else ()):
-            rows = torch.from_numpy(arrays[f"{index}.best"].copy()).to(stack.device)
-            if rows.shape != stack.acting_rows.shape or rows.dtype != stack.acting_rows.dtype:
-                raise CorruptCheckpoint(f"best weights of shape {tuple(rows.shape)} do not fit {len(stack)} agents")
-            self._rows.append(rows)
-
-
 # -- from a run to a checkpoint ----------------------------------------------------------------------------------------
 
 
-def checkpoint_obstacle(run: CheckpointedRun) -> str | None:
+def checkpoint_obstacle(run: Run) -> str | None:
     """Return why a run cannot be checkpointed; None if it can."""
     if run.config.experiment.autoreset:
         for env in run.environments:
@@ -223,18 +48,19 @@ def checkpoint_obstacle(run: CheckpointedRun) -> str | None:
     return run.group.missing_state()
 
 
-def run_values(run: CheckpointedRun, arrays: dict[str, Array]) -> dict[str, Any]:
+def run_values(run: Run, arrays: dict[str, Array]) -> dict[str, Any]:
     """Return all that is not an array of a run at an epoch boundary with no round in flight.
 
     arrays: what agents keep outside of stacks is added to these.
     """
     return {
         "config": run.config.as_dict(),
-        "fingerprint": fingerprint(run.device),
+        "fingerprint": run.fingerprint,
         "shape": _shape(run),
         "seconds": run.seconds,
         "failures": run.failures + len(run.rounds.skipped),
         "recent": run.recent,
+        "recent_episodes": run.recent_episodes,
         "best": run.best.values(),
         "pending": sorted(run.rounds.waiting),
         "settings": [[model.settings() for model in stack.models] for stack in run.group.stacks],
@@ -246,7 +72,7 @@ def run_values(run: CheckpointedRun, arrays: dict[str, Array]) -> dict[str, Any]
     }
 
 
-def run_arrays(run: CheckpointedRun) -> dict[str, Array]:
+def run_arrays(run: Run) -> dict[str, Array]:
     """Return the arrays of a run at the same moment, without its buffers. The run writes on into some of them."""
     arrays = run.best.arrays()
     for index, stack in enumerate(run.group.stacks):
@@ -257,63 +83,38 @@ def run_arrays(run: CheckpointedRun) -> dict[str, Array]:
             arrays |= {f"{index}.metric.{round_}.{name}": column for name, column in trained[index][1].metrics.items()}
     for k in range(len(run.environments)):
         arrays |= {f"loop.{k}.{name}": array for name, array in loop_arrays(run, k).items()}
+        arrays[f"running.{k}"] = run.loop.running[k]
     return arrays
 
 
-def stack_arrays(run: CheckpointedRun, index: int) -> dict[str, Array]:
-    """Return what decides how the agents of a stack continue, without their buffers. The first axis is the agent."""
-    stack = run.group.stacks[index]
-    arrays = _state_arrays("newest", run.rounds.newest[index])
-    arrays["acting"] = stack.acting_rows.detach().cpu().numpy()
-    if run.config.experiment.autoreset:  # otherwise every episode starts without frames and recurrent state
-        arrays["frames"], arrays["recall"] = stack.frames.window, stack.recurrent.after
-    for round_, trained in sorted(run.rounds.waiting.items()):
-        state, result = trained[index]
-        arrays |= _state_arrays(f"pending.{round_}", state)
-        arrays[f"updates.{round_}"] = result.updates
-        arrays[f"rejected.{round_}"] = result.rejected
-        arrays |= {f"surprise.{round_}.{name}": column for name, column in result.priorities.items()}
-    return arrays
-
-
-def loop_arrays(run: CheckpointedRun, k: int) -> dict[str, Array]:
-    """Return which episodes of an environment go on; with autoreset also the state of its worlds."""
-    arrays: dict[str, Array] = {"alive": run.loop.alive[k], "first": run.loop.first[k]}
-    if run.config.experiment.autoreset and run.environments[k].has_state:
-        arrays |= {f"world.{name}": np.asarray(value) for name, value in run.environments[k].state().items()}
-    return arrays
-
-
-def _state_arrays(prefix: str, state: LearnerState) -> dict[str, Array]:
-    return {f"{prefix}.{name}": tensor.detach().cpu().numpy() for name, tensor in state.tensors.items()}
-
-
-def _shape(run: CheckpointedRun) -> list[Any]:
+def _shape(run: Run) -> list[Any]:
     """Return what must be equal for a checkpoint to fit: agents and specs, as text."""
     return [[len(stack), _description(stack.spec)] for stack in run.group.stacks]
 
 
 def _description(spec: Any) -> str:
     """Return a spec as text, without the fields at their defaults: a new option then fits older checkpoints."""
-    changed = [f"{f.name}={getattr(spec, f.name)!r}" for f in fields(spec) if getattr(spec, f.name) != f.default]
-    return f"{type(spec).__name__}({', '.join(changed)})"
+    return f"{type(spec).__name__}({', '.join(changed_fields(spec))})"
 
 
 # -- from a checkpoint to a run ----------------------------------------------------------------------------------------
 
 
-def restore(run: CheckpointedRun, folder: Path, *, best: bool = False) -> tuple[Manifest, list[str]]:
+def restore(run: Run, folder: Path, *, best: bool = False, epoch: int | None = None) -> tuple[Manifest, list[str]]:
     """Put a fresh run where the newest good checkpoint of a folder left it.
 
     Return the manifest of that checkpoint, and what is wrong with newer ones.
 
     best: let the agents act with the weights of their best evaluation, each replica with its own.
+    epoch: the checkpoint of this epoch instead of the newest one.
     """
     reason = checkpoint_obstacle(run)
     if reason is not None:
         raise CheckpointError(f"{folder} cannot be gone on with: {reason}")
     store, troubles = Store(folder), list[str]()
     for manifest in store.good(troubles):
+        if epoch is not None and manifest.epoch != epoch:
+            continue
         try:
             _restore_from(run, store, manifest, best=best)
         except CorruptCheckpoint as error:  # the checkpoint before overwrites all that has been restored so far
@@ -323,7 +124,7 @@ def restore(run: CheckpointedRun, folder: Path, *, best: bool = False) -> tuple[
     raise store.none_usable(troubles)
 
 
-def _restore_from(run: CheckpointedRun, store: Store, manifest: Manifest, *, best: bool) -> None:
+def _restore_from(run: Run, store: Store, manifest: Manifest, *, best: bool) -> None:
     """Put a run where a checkpoint left it. Raise `CorruptCheckpoint` if something is missing or of a wrong type.
 
     The hashes only show that its bytes are those that were written, not who wrote them.
@@ -348,7 +149,7 @@ def _restore_from(run: CheckpointedRun, store: Store, manifest: Manifest, *, bes
         run.best.act()
 
 
-def _check_fit(run: CheckpointedRun, manifest: Manifest) -> None:
+def _check_fit(run: Run, manifest: Manifest) -> None:
     """Raise if the checkpoint is of another run: other values that results depend on, or other agents."""
     config = manifest.values["config"]
     if not isinstance(config, dict) or not config:
@@ -381,9 +182,9 @@ def _is_data(value: Any) -> bool:
     return True
 
 
-def _compare_fingerprints(run: CheckpointedRun, manifest: Manifest) -> None:
+def _compare_fingerprints(run: Run, manifest: Manifest) -> None:
     """Warn before the first epoch if equal bytes are no longer promised."""
-    before, now = manifest.values["fingerprint"], fingerprint(run.device)
+    before, now = manifest.values["fingerprint"], run.fingerprint
     changed = [
         f"{name} was {before.get(name, 'absent')}, is {now.get(name, 'absent')}"
         for name in sorted({*before, *now})
@@ -406,7 +207,7 @@ def _check_finite(arrays: Mapping[str, Array]) -> None:
             raise CorruptCheckpoint(f"NaN or infinity in {name}")
 
 
-def _restore_values(run: CheckpointedRun, manifest: Manifest) -> None:
+def _restore_values(run: Run, manifest: Manifest) -> None:
     """Put back counters, statistics and the settings of models."""
     values = manifest.values
     for owner, names in COUNTERS.items():
@@ -415,19 +216,20 @@ def _restore_values(run: CheckpointedRun, manifest: Manifest) -> None:
     run.epoch, run.seconds = manifest.epoch, float(values["seconds"])
     run.failures = int(values["failures"])
     run.recent = [[float(reward) for reward in rewards] for rewards in values["recent"]]
+    run.recent_episodes = [np.array(epoch, float).reshape(-1, 3).tolist() for epoch in values["recent_episodes"]]
     for index, stack in enumerate(run.group.stacks):
         for model, settings in zip(stack.models, values["settings"][index], strict=True):
             model.load_settings(settings)
 
 
-def _restore_buffers(run: CheckpointedRun, store: Store, manifest: Manifest) -> None:
+def _restore_buffers(run: Run, store: Store, manifest: Manifest) -> None:
     """Fill the buffers of all stacks from the segments of the checkpoint."""
     for stack, segments in zip(run.group.stacks, manifest.values["segments"], strict=True):
         Segments(stack.ring).resume(segments, stack.ring)  # refuse wrong ones now, not when the run continues
         read_ring(stack.ring, [store.read(manifest, name) for name in segments["names"]])
 
 
-def _restore_arrays(run: CheckpointedRun, arrays: Mapping[str, Array], values: Mapping[str, Any]) -> None:
+def _restore_arrays(run: Run, arrays: Mapping[str, Array], values: Mapping[str, Any]) -> None:
     """Put back learner states, acting weights, pending rounds and the episodes of all environments."""
     autoreset = run.config.experiment.autoreset
     run.rounds.waiting = {int(round_): [] for round_ in values["pending"]}
@@ -450,6 +252,7 @@ def _restore_arrays(run: CheckpointedRun, arrays: Mapping[str, Array], values: M
         stack.copy_state(run.rounds.newest[index])
     for k, env in enumerate(run.environments):
         run.loop.restore(k, arrays[f"loop.{k}.alive"], arrays[f"loop.{k}.first"])
+        run.loop.running[k][...] = arrays[f"running.{k}"]
         if autoreset:
             env.load_state(_with_prefix(arrays, f"loop.{k}.world."))
 
@@ -459,7 +262,7 @@ def _with_prefix(arrays: Mapping[str, Array], prefix: str) -> dict[str, Array]:
     return {name[len(prefix) :]: array for name, array in arrays.items() if name.startswith(prefix)}
 
 
-def _state(arrays: Mapping[str, Array], prefix: str, stack: CheckpointedStack) -> LearnerState:
+def _state(arrays: Mapping[str, Array], prefix: str, stack: Stack) -> LearnerState:
     """Return a learner state of a stack from arrays with a prefix; names, types and shapes must fit."""
     tensors = {name: torch.from_numpy(arrays[f"{prefix}.{name}"].copy()) for name in stack.state.tensors}
     return stack.state.replaced(tensors).to(stack.device)

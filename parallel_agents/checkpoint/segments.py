@@ -18,7 +18,7 @@ import numpy as np
 
 from parallel_agents.core.errors import CorruptCheckpoint
 from parallel_agents.core.types import Array
-from parallel_agents.replay import PRIORITY, Ring
+from parallel_agents.replay import Ring
 
 FAN = 8
 """Segments of one level that are merged into one of the next."""
@@ -70,7 +70,7 @@ class Segments:
         self._saved = _settled(ring)
         arrays: dict[str, Array] = {"first": first, "end": ring.pos.copy()}
         places = [np.arange(a, b) % ring.valid.shape[1] for a, b in zip(first, ring.pos, strict=True)]
-        for column_name, column in columns(ring).items():
+        for column_name, column in ring.lasting_columns().items():
             arrays[f"{_ROW}{column_name}"] = _selected(column, places)
         return arrays | {f"counter.{counter}": getattr(ring, counter).copy() for counter in Ring.COUNTERS}
 
@@ -86,7 +86,7 @@ class Segments:
 
 def _bytes_of_row(ring: Ring) -> int:
     """Return the bytes of one row of one agent."""
-    return sum(column.nbytes for column in columns(ring).values()) // ring.version.size
+    return sum(column.nbytes for column in ring.lasting_columns().values()) // ring.version.size
 
 
 def read_ring(ring: Ring, segments: Sequence[Mapping[str, Array]]) -> None:
@@ -97,7 +97,7 @@ def read_ring(ring: Ring, segments: Sequence[Mapping[str, Array]]) -> None:
             for n, (first, end) in enumerate(zip(segment["first"], segment["end"], strict=True)):
                 count = int(end - first)
                 rows = np.arange(first, end) % ring.valid.shape[1]
-                for name, column in columns(ring).items():
+                for name, column in ring.lasting_columns().items():
                     column[n][rows] = segment[f"{_ROW}{name}"][at : at + count]
                 at += count
         last = segments[-1]
@@ -107,12 +107,6 @@ def read_ring(ring: Ring, segments: Sequence[Mapping[str, Array]]) -> None:
             ring.list_starts(n)
     except (KeyError, ValueError, IndexError, TypeError) as error:
         raise CorruptCheckpoint(f"a memory segment does not fit this run's buffers: {error}") from error
-
-
-def columns(ring: Ring) -> dict[str, Array]:
-    """Return what a ring stores by row and never changes once a row is closed. Priorities do change: not here."""
-    lasting = {f"extra.{name}": column for name, column in ring.extras.items() if name != PRIORITY}
-    return {name: getattr(ring, name) for name in Ring.ROWS} | lasting
 
 
 def _selected(column: Array, places: Sequence[Array]) -> Array:

@@ -16,14 +16,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from parallel_agents.checkpoint.contents import CheckpointedRun, run_arrays, run_values
-from parallel_agents.checkpoint.segments import Segments, columns, compact
+from parallel_agents.checkpoint.contents import run_arrays, run_values
+from parallel_agents.checkpoint.segments import Segments, compact
 from parallel_agents.checkpoint.store import Manifest, Store
-from parallel_agents.core.errors import CheckpointError
+from parallel_agents.core.errors import CheckpointError, RunError
 from parallel_agents.core.files import plain
 from parallel_agents.core.folder_lock import FolderLock
 from parallel_agents.core.system import in_background
 from parallel_agents.core.types import Array
+from parallel_agents.engine.run import Run
 
 DEADLINE = 600.0
 """Seconds after which a checkpoint that is still not written ends the run."""
@@ -51,7 +52,7 @@ class _Copy:
 class Checkpointer:
     """Takes and writes the checkpoints of one run."""
 
-    def __init__(self, run: CheckpointedRun, folder: Path, *, keep_last: int, lock: FolderLock | None = None) -> None:
+    def __init__(self, run: Run, folder: Path, *, keep_last: int, lock: FolderLock | None = None) -> None:
         """lock: of the folder, if the caller holds it; otherwise it is held from now until the run stops."""
         self._run, self._keep = run, keep_last
         self.store = Store(folder, lock)
@@ -92,6 +93,7 @@ class Checkpointer:
                     "environment and restore it from there, or give another folder"
                 )
             self._epochs_at_close = None
+        self._check_disk_space()
         self._last_time = time.monotonic()
 
     def due(self, epoch: int) -> bool:
@@ -101,12 +103,23 @@ class Checkpointer:
             return every > 0 and epoch % every == 0
         return time.monotonic() - self._last_time >= max(EVERY, self._cost / SHARE)
 
-    def disk_space(self) -> tuple[int, int, int]:
-        """Return the free bytes of the disk, the bytes of the smallest checkpoint, and those with full buffers."""
-        stacks = self._run.group.stacks
+    def written(self) -> list[int]:
+        """Return the epochs that have a checkpoint, oldest first."""
+        return self.store.epochs()
+
+    def _check_disk_space(self) -> None:
+        """Raise RunError if not even the smallest checkpoint fits on the disk; emit an event if space is short."""
+        stacks, free = self._run.group.stacks, shutil.disk_usage(self.store.folder).free
         smallest = sum(tensor.nbytes for stack in stacks for tensor in stack.state.tensors.values())
-        buffers = sum(column.nbytes for stack in stacks for column in columns(stack.ring).values())
-        return shutil.disk_usage(self.store.folder).free, smallest, smallest + 2 * buffers  # segments are stored twice
+        buffers = sum(column.nbytes for stack in stacks for column in stack.ring.lasting_columns().values())
+        largest = smallest + 2 * buffers  # segments are stored twice
+        if free < smallest:
+            raise RunError(
+                f"a checkpoint needs at least {smallest:,} bytes, but only {free:,} are free in {self.store.folder}: "
+                "make room, or give another folder"
+            )
+        if free < 2 * largest:  # a new checkpoint is written before an old one is removed
+            self._run.emit("disk_is_short", {"free_bytes": free, "needed_bytes": 2 * largest})
 
     def begin(self) -> None:
         """Wait for rounds in flight, copy the run as it is now, at an epoch boundary, and start to write the copy."""

@@ -9,31 +9,42 @@ import sys
 import traceback
 from collections.abc import Callable
 from contextlib import nullcontext
+from dataclasses import fields, is_dataclass
 from functools import partial
 from typing import Any
 
 import tyro
 
-from parallel_agents.cli.commands import Check, Curve, Doctor, Eval, Export, Games, New, Resume, Train
+from parallel_agents.cli import commands
 from parallel_agents.cli.market import Market
 from parallel_agents.cli.output import reserve_stdout
 from parallel_agents.cli.process_watchdog import SharedStatus, can_fork, run_in_child
 from parallel_agents.cli.signals import Signals
 from parallel_agents.cli.workflow import Workflow
+from parallel_agents.core import __version__
+from parallel_agents.core.config import ELSEWHERE
 from parallel_agents.core.errors import ConfigError, Interrupted, ParallelAgentsError, WorldError
 
 __all__ = ["main"]
 
 COMMANDS: dict[str, Callable[..., Any]] = {
-    "train": Train,
-    "resume": Resume,
-    "eval": Eval,
-    "export": Export,
-    "curve": Curve,
-    "games": Games,
-    "new": New,
-    "check": Check,
-    "doctor": Doctor,
+    "train": commands.Train,
+    "resume": commands.Resume,
+    "eval": commands.Eval,
+    "export": commands.Export,
+    "curve": commands.Curve,
+    "watch": commands.Watch,
+    "report": commands.Report,
+    "trace": commands.Trace,
+    "runs": commands.Runs,
+    "compare": commands.Compare,
+    "verify": commands.Verify,
+    "diff": commands.Diff,
+    "config": commands.ShowConfig,
+    "games": commands.Games,
+    "new": commands.New,
+    "check": commands.Check,
+    "doctor": commands.Doctor,
     "market": Market,
     "workflow": Workflow,
 }
@@ -42,7 +53,9 @@ ABOUT = """Train many independent agents: the same bytes, faster.
 First steps:
   parallel-agents games                           what can be trained
   parallel-agents train treasure_hunt --worlds 8  train it; prints a run folder
+  parallel-agents watch RUN                       see in a browser how they learn
   parallel-agents eval RUN --watch                see what the agents of that folder do
+  parallel-agents runs                            which runs there are; compare, verify and diff set them side by side
   parallel-agents new berries                     write a game of your own
   parallel-agents train --help                    every option of a command
 
@@ -54,7 +67,10 @@ def main(arguments: list[str] | None = None) -> int:
 
     Without `arguments`, use those of the process, and run the command in a child process that this one watches.
     """
-    words = sys.argv[1:] if arguments is None else arguments
+    words = _complete_watch(sys.argv[1:] if arguments is None else arguments)
+    if words == ["--version"]:
+        sys.stdout.write(f"parallel-agents {__version__}\n")
+        return 0
     as_json = "--json" in words
     try:
         return _main(words, as_json=as_json, watched=arguments is None)
@@ -66,6 +82,7 @@ def main(arguments: list[str] | None = None) -> int:
 def _main(words: list[str], *, as_json: bool, watched: bool) -> int:
     try:
         _check_command(words)
+        _check_foreign_options(words)
         command = tyro.extras.subcommand_cli_from_dict(
             COMMANDS,
             prog="parallel-agents",
@@ -102,12 +119,31 @@ def _run(command: Any, *, as_json: bool) -> int:
     return int(code or 0)
 
 
+def _complete_watch(words: list[str]) -> list[str]:
+    """Complete `--watch` without a value: the page of a training, the terminal for an evaluation."""
+    default = "terminal" if words[:1] == ["eval"] else "page"
+    bare = [word == "--watch" and words[k + 1 : k + 2] not in (["page"], ["terminal"]) for k, word in enumerate(words)]
+    return [part for word, alone in zip(words, bare, strict=True) for part in ((word, default) if alone else (word,))]
+
+
 def _check_command(words: list[str]) -> None:
     """Raise a ConfigError for an unknown command, with the command that was likely meant."""
     if words and not words[0].startswith("-") and words[0] not in COMMANDS:
         similar = difflib.get_close_matches(words[0], COMMANDS, n=1)
         hint = f"; did you mean {similar[0]}?" if similar else "."
         raise ConfigError(f"there is no command {words[0]!r}{hint} Commands: {', '.join(COMMANDS)}")
+
+
+def _check_foreign_options(words: list[str]) -> None:
+    """Raise a ConfigError for an option of Stable-Baselines3 or CleanRL that has another name here."""
+    command = COMMANDS.get(words[0]) if words else None
+    known = {f.name for f in fields(command)} if is_dataclass(command) else set(ELSEWHERE)
+    for word in words[1:]:
+        name = word.removeprefix("--").partition("=")[0].replace("-", "_")
+        if word.startswith("--") and name in ELSEWHERE and name not in known:
+            key = ELSEWHERE[name]
+            option = f"--set {key}=VALUE" if "." in key and " " not in key else key
+            raise ConfigError(f"{word} is no option of {words[0]}: here it is {option}")
 
 
 def _report(error: BaseException, *, as_json: bool) -> int:

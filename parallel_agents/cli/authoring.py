@@ -11,7 +11,7 @@ from pathlib import Path
 
 from parallel_agents.cli.commands import Check
 from parallel_agents.cli.output import print_result
-from parallel_agents.cli.target import load_target, shipped_games
+from parallel_agents.cli.target import load_algorithm, load_target, shipped_games
 from parallel_agents.core.config import Config, merge, parse_setting
 from parallel_agents.core.errors import ConfigError
 
@@ -73,6 +73,7 @@ def check(options: Check) -> int:
     from parallel_agents.testing import check_environment  # imports torch, which the other commands do not need
 
     config = merge(Config.read(options.config), *(parse_setting(text) for text in options.set))
+    load_algorithm(config)
     backends = ("inline", "thread", "process") if options.processes else ("inline", "thread")
     findings = check_environment(load_target(options.target), config, epochs=options.epochs, backends=backends)
     passed = sum(finding.passed is True for finding in findings)

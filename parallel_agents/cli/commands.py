@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Annotated, get_args
+from typing import Annotated, Literal, get_args
 
 import tyro
 
@@ -35,10 +35,30 @@ Json = Annotated[bool, _arg(help="Print exactly one JSON object on stdout.")]
 JsonOnly = Annotated[bool, _arg(help="Print exactly one JSON object on stdout; everything else goes to stderr.")]
 Quiet = Annotated[bool, _arg(help="No progress display.")]
 TensorBoard = Annotated[bool, _arg(help=_TENSORBOARD)]
+Watched = Annotated[
+    Literal["page", "terminal"] | None,
+    _arg(metavar="[page|terminal]", help="Show the run: a live page, whose address is printed; or the game, here."),
+]
 
 
-@dataclass(frozen=True)
-class Train:
+@dataclass(frozen=True, kw_only=True)
+class TrackingOptions:
+    """What a run shows and records beside its run folder."""
+
+    json: JsonOnly = False
+    quiet: Quiet = False
+    tensorboard: TensorBoard = False
+    wandb: Flag = False
+    """Log to Weights & Biases too (needs the package wandb; WANDB_MODE=offline keeps it local)."""
+    mlflow: Flag = False
+    """Log to MLflow too (needs the package mlflow; MLFLOW_TRACKING_URI says where)."""
+    listener: Annotated[tuple[str, ...], tyro.conf.arg(metavar="MODULE:CLASS"), tyro.conf.UseAppendAction] = ()
+    """A callback of your own, module:Class or FILE.py:Class, made without arguments; may be repeated."""
+    watch: Watched = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Train(TrackingOptions):
     """Train the agents of a game or another environment.
 
     parallel-agents train treasure_hunt --worlds 8 --seed 3
@@ -57,6 +77,8 @@ class Train:
     """Worlds stepped side by side."""
     epochs: Count = None
     """Epochs to run."""
+    total_timesteps: Count = None
+    """Environment steps to run, instead of --epochs."""
     seed: Count = None
     """The one seed of the run."""
     seeds: Count = None
@@ -66,15 +88,12 @@ class Train:
     backend: Annotated[BackendName | None, _arg(metavar="|".join(get_args(BackendName)))] = None
     """Where rounds are computed; by default chosen by measured cost. The results do not depend on it."""
     algo: Word = None
-    """Learner, where the environment leaves it open (model.algorithm)."""
+    """Learner: dqn, iqn, ppo, a registered name, or your own: FILE.py:Class or module:Class (model.algorithm)."""
     config: ConfigFile = None
     set: Settings = ()
     """Set one value, for example --set parallel.train_interval=3; may be repeated."""
     out: File = None
     """Run folder; by default a new one under runs/."""
-    json: JsonOnly = False
-    quiet: Quiet = False
-    tensorboard: TensorBoard = False
 
     def run(self) -> None:
         from parallel_agents.cli.train import train
@@ -82,8 +101,8 @@ class Train:
         train(self)
 
 
-@dataclass(frozen=True)
-class Resume:
+@dataclass(frozen=True, kw_only=True)
+class Resume(TrackingOptions):
     """Go on with a run from its newest good checkpoint, exactly as if it had never stopped.
 
     A run that stopped before its first checkpoint starts from its first epoch.
@@ -95,9 +114,6 @@ class Resume:
     epochs: Count = None
     """Epochs in all; by default those the run was started with."""
     target: MovedTarget = None
-    json: JsonOnly = False
-    quiet: Quiet = False
-    tensorboard: TensorBoard = False
 
     def run(self) -> None:
         from parallel_agents.cli.train import resume
@@ -122,10 +138,12 @@ class Eval:
     best: Best = False
     exploration: float = 0.0
     """0: the agents' best actions; 1: as they explore (for ε-greedy learners, at random)."""
-    watch: Flag = False
+    watch: Annotated[Literal["terminal"] | None, _arg(metavar="[terminal]")] = None
     """Show an episode in the terminal."""
     gif: File = None
-    """Draw an episode into this file, with each agent's colour and what it has earned."""
+    """Draw an episode into this file (.gif, or .mp4 with the extra 'video'): the agents and what they have earned."""
+    seen_by: Annotated[str | None, _arg(metavar="AGENT")] = None
+    """Darken in --gif what this agent does not see."""
     fps: float = 8.0
     """Turns a second of --watch and --gif."""
     target: MovedTarget = None
@@ -139,16 +157,18 @@ class Eval:
 
 @dataclass(frozen=True)
 class Export:
-    """Write the weights of one agent of a run as a file, to start other agents from (model.weights).
+    """Write the weights of one agent of a run as a file, to start other agents from (model.weights), or its network.
 
     parallel-agents export runs/cart --agent agent_0 --out cart.safetensors
+
+    parallel-agents export runs/cart --agent agent_0 --out cart.onnx
     """
 
     run_dir: RunDir
     agent: str
     """The agent's name, such as agent_0."""
     out: Path
-    """File to write."""
+    """File to write: weights (.safetensors), the network as ONNX (.onnx) or as TorchScript (.pt)."""
     replica: int = 0
     """Which replica, where the run has several, counted from 0."""
     best: Best = False
@@ -163,21 +183,87 @@ class Export:
 
 @dataclass(frozen=True)
 class Curve:
-    """Draw learning curves: the mean reward of each run with its 95 % interval, over seeds where there are several.
+    """Draw learning curves: the mean episode return of each run with its 95 % interval, over seeds or agents.
 
-    parallel-agents curve runs/one runs/other --out curve.png
+    parallel-agents curve runs/one runs/other --out curve.pdf --x steps --smooth 10
     """
 
     run_dirs: Annotated[tyro.conf.Positional[tuple[Path, ...]], tyro.conf.arg(metavar="RUN")]
     """Run folders, as `train` printed them."""
     out: Path = Path("learning_curve.png")
-    """Where the picture goes."""
+    """Where the picture goes: .png, .svg or .pdf."""
+    x: Literal["epoch", "steps", "time"] = "epoch"
+    """What the horizontal axis counts: epochs, environment steps, or seconds."""
+    smooth: int = 1
+    """Mean over so many newest epochs."""
     json: Json = False
 
     def run(self) -> None:
         from parallel_agents.cli.results import draw_curve
 
         draw_curve(self)
+
+
+RunDirs = Annotated[tyro.conf.Positional[tuple[Path, ...]], tyro.conf.arg(metavar="RUN")]
+
+
+@dataclass(frozen=True)
+class Watch:
+    """Serve a page that shows runs while they go on, or after they have ended, until interrupted.
+
+    parallel-agents watch runs/hunt
+
+    parallel-agents watch runs
+    """
+
+    run_dirs: RunDirs
+    """Run folders, as `train` printed them, or folders that hold some."""
+    host: str = "127.0.0.1"
+    """Address to listen on. Beyond this machine the page asks for a token, which is part of the printed address."""
+    port: Count = None
+    """Port; by default 6160 or the next free one."""
+
+    def run(self) -> None:
+        from parallel_agents.cli.watching import watch
+
+        watch(self.run_dirs, self.host, self.port)
+
+
+@dataclass(frozen=True)
+class Report:
+    """Write runs as one HTML file: curves, comparison, agents, timeline, faults, configuration. It works offline.
+
+    parallel-agents report runs/one runs/other --out report.html
+    """
+
+    run_dirs: RunDirs
+    """Run folders, as `train` printed them, or folders that hold some."""
+    out: Path = Path("report.html")
+    """Where the report goes."""
+    plots: File = None
+    """Folder for every plot as PNG, SVG and CSV (needs the extra 'report')."""
+    json: Json = False
+
+    def run(self) -> None:
+        from parallel_agents.cli.watching import report
+
+        report(self.run_dirs, self.out, self.plots, as_json=self.json)
+
+
+@dataclass(frozen=True)
+class Trace:
+    """Say where the time of a run went: shares of each stage, waiting, overlap of collection and learning, advice.
+
+    parallel-agents trace runs/hunt
+    """
+
+    run_dir: RunDir
+    json: Json = False
+
+    def run(self) -> None:
+        from parallel_agents.cli.watching import print_trace
+
+        print_trace(self.run_dir, as_json=self.json)
 
 
 @dataclass(frozen=True)
@@ -213,7 +299,7 @@ class New:
 class Check:
     """Check an environment against its contract: seeding, shapes, ends, equality of modes, exact resume.
 
-    parallel-agents check examples/treasure_hunt.py
+    parallel-agents check treasure_hunt
     """
 
     target: Target
@@ -243,3 +329,96 @@ class Doctor:
         from parallel_agents.cli.doctor import doctor
 
         doctor(as_json=self.json)
+
+
+@dataclass(frozen=True)
+class Verify:
+    """Replay a run, here or on another machine, and confirm its digest; or check a certificate.
+
+    parallel-agents verify runs/cart --certificate cart.json
+
+    parallel-agents verify runs/cart --sample 2
+
+    parallel-agents verify cart.json
+    """
+
+    run_dir: RunDir
+    sample: int = 0
+    """Replay only from a checkpoint to the next one, for this many of the newest; 0: the whole run."""
+    certificate: File = None
+    """Write a certificate into this file: configuration, digests, fingerprints, signed by its own hash."""
+    target: MovedTarget = None
+    json: Json = False
+    quiet: Quiet = False
+
+    def run(self) -> int:
+        from parallel_agents.cli.verify import verify
+
+        return verify(self)
+
+
+@dataclass(frozen=True)
+class Diff:
+    """Say where two runs part: what differs in configuration, libraries and sources, and the first results that do.
+
+    parallel-agents diff runs/here runs/there
+    """
+
+    run_dir: RunDir
+    other: Annotated[tyro.conf.Positional[Path], _arg(metavar="RUN", help="The other run folder.")]
+    json: Json = False
+
+    def run(self) -> int:
+        from parallel_agents.cli.verify import diff
+
+        return diff(self)
+
+
+@dataclass(frozen=True)
+class Runs:
+    """List the runs below a folder, newest first.
+
+    parallel-agents runs
+
+    parallel-agents runs --match gymnasium model.algorithm=ppo
+    """
+
+    root: Annotated[tyro.conf.Positional[Path], _arg(metavar="FOLDER", help="Where run folders are.")] = Path("runs")
+    match: tuple[str, ...] = ()
+    """Only runs in whose row, or configuration as section.key=value, all of these texts stand."""
+    json: Json = False
+
+    def run(self) -> None:
+        from parallel_agents.cli.runs import list_runs
+
+        list_runs(self)
+
+
+@dataclass(frozen=True)
+class Compare:
+    """Set runs side by side: returns with intervals over seeds, by setting of a sweep, and how their settings differ.
+
+    parallel-agents compare runs/one runs/other
+    """
+
+    run_dirs: Annotated[tyro.conf.Positional[tuple[Path, ...]], tyro.conf.arg(metavar="RUN")]
+    """Run folders, as `train` printed them."""
+    json: Json = False
+
+    def run(self) -> None:
+        from parallel_agents.cli.runs import compare
+
+        compare(self)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShowConfig(Train):
+    """Print the resolved configuration of a `train` command, with where each value comes from, and train nothing.
+
+    parallel-agents config gymnasium:CartPole-v1 --algo ppo --set model.lr=0.001
+    """
+
+    def run(self) -> None:
+        from parallel_agents.cli.configuration import show_config
+
+        show_config(self)

@@ -40,6 +40,28 @@ class Sample:
 
 
 @dataclass(frozen=True)
+class Profile:
+    """Describe an export before anything is fitted: rows, gaps, odd values, and what can be discovered.
+
+    Example: parallel-agents market profile data/export --write-columns map.toml
+    """
+
+    export: tyro.conf.Positional[Path]
+    """Directory of Parquet, CSV or JSON-lines files, a file, or a DuckDB database."""
+    columns: Path | None = None
+    """Column map (.toml); by default names are guessed, and the guess is shown."""
+    write_columns: Path | None = None
+    """Write the guessed column map to this file, to be checked and changed."""
+    json: bool = False
+    """Print exactly one JSON object on stdout."""
+
+    def run(self) -> None:
+        from parallel_agents.cli.market_commands import profile_export
+
+        profile_export(self)
+
+
+@dataclass(frozen=True)
 class Discover:
     """Estimate segments, delays, seasons, prices and rivals from an export, every number with an interval.
 
@@ -47,11 +69,15 @@ class Discover:
     """
 
     export: tyro.conf.Positional[Path]
-    """Directory of Parquet or JSON-lines files, a file, or a DuckDB database."""
+    """Directory of Parquet, CSV or JSON-lines files, a file, or a DuckDB database."""
     out: Path
     """Patterns file to write (.json)."""
     utc_offset_hours: float = 0.0
     """Time zone of the GA4 property, in hours from UTC."""
+    columns: Path | None = None
+    """Column map (.toml) of tables with other column names, as `market profile` proposes it."""
+    vocabulary: Path | None = None
+    """Words of pages by topic (.toml): [topics] urgent = ["crisis", ...], health = [...], funnel = [...]."""
     json: bool = False
     """Print exactly one JSON object on stdout."""
     quiet: bool = False
@@ -104,18 +130,20 @@ class Simulate:
     """Number of episodes, spread over all worlds."""
     concurrent: int | None = None
     """Worlds simulated together; by default all. The results do not depend on it."""
-    level: float = 1.0
-    """Bids, as a multiple of the usual ones; one of the levels 0, 0.5, 1, 1.5, 2, 3."""
+    alpha: float = 0.08
+    """Bids, as a multiple of the predicted value of a click; one of the levels 0.02, 0.04, 0.08, 0.16, 0.32, 0.64."""
     network: bool = False
     """Let an untrained network of 64 × 64 units choose the actions, instead of a fixed level."""
-    steps: int = 50
-    """Number of steps of an episode."""
-    auctions: float = 20.0
-    """Mean number of auctions in a step."""
-    fidelity: Literal["full", "fast"] = "full"
-    """fast: prices from a table, without individual users."""
+    steps: int = 48
+    """Number of decisions of an episode, 24 a day."""
+    auctions: float | None = None
+    """Mean number of auctions in a step; by default as many as the data show."""
+    budget: float | None = None
+    """Budget of an episode; by default drawn from the range of the data."""
+    target_cpa: float | None = None
+    """Cost of an acquisition to aim at; by default drawn from the range of the data."""
     threads: int | None = None
-    """Number of threads; by default as many as have enough work."""
+    """Number of threads; by default one per core."""
     seed: int = 0
     """Seed of the worlds and of all random numbers."""
     warehouse: Path | None = None
@@ -135,31 +163,33 @@ class Simulate:
 
 @dataclass(frozen=True)
 class Train:
-    """Train a bidder over many worlds at once, with more crisis parents in every batch.
+    """Train a bidder in many worlds at once; the run folder is one of `parallel-agents train`.
 
-    Example: parallel-agents market train patterns.json --worlds 100 --steps 200 --out runs/bidder
+    Example: parallel-agents market train patterns.json --worlds 100 --epochs 200 --out runs/bidder
     """
 
     patterns: tyro.conf.Positional[Path]
     """Patterns file, or an export."""
     out: Path
-    """Folder for checkpoints, summary and a plot."""
+    """New run folder; continue an existing one with `parallel-agents resume`."""
+    algo: Literal["ppo", "dqn"] = "ppo"
+    """Learner, with a recipe that works."""
     worlds: int = 100
     """Number of different worlds."""
-    steps: int = 100
-    """Number of training steps: each simulates a batch of episodes and updates the agent."""
-    batch: int = 100
-    """Number of episodes in a step."""
-    updates: int = 20
-    """Number of updates in a step."""
-    importance: float = 0.5
-    """Share of crisis transitions in a batch; 0: uniform draws."""
-    adapt_every: int = 0
-    """Steps between two adaptations of the mix of worlds; 0: never."""
-    focus: bool = False
-    """Find robust strategies first and let them act in half of the worlds at the start."""
-    resume: bool = False
-    """Continue from the newest checkpoint in the folder."""
+    epochs: int = 200
+    """Number of epochs: an episode in every world, then a round of training."""
+    actions: Literal["joint", "choices", "continuous"] | None = None
+    """Form of actions; by default that of the recipe."""
+    budget: float | None = None
+    """Budget of an episode; by default drawn from the range of the data."""
+    target_cpa: float | None = None
+    """Cost of an acquisition to aim at; by default drawn from the range of the data."""
+    objective: Literal["score", "profit"] = "score"
+    """score: acquisitions, less for those above the target; profit: value less cost."""
+    importance: float = 0.0
+    """Share of steps in every batch that cause a crisis parent's purchase; 0: as they come."""
+    episodes: int = 100
+    """Unseen worlds in which the bidder is compared with the baselines afterwards; 0: no comparison."""
     seed: int = 0
     """Seed of the worlds, of the agent and of all random numbers."""
     json: bool = False
@@ -174,26 +204,82 @@ class Train:
 
 
 @dataclass(frozen=True)
-class Compare:
-    """Compare two ways to train on paired seeds and equal updates, or fixed strategies over worlds.
+class Evaluate:
+    """Let a trained bidder and the baselines play the same episodes in worlds that it has not seen.
 
-    Example: parallel-agents market compare patterns.json --what strategies
+    Example: parallel-agents market evaluate runs/bidder --episodes 200 --plot day.png
+    """
+
+    run_dir: tyro.conf.Positional[Path]
+    """Run folder of `market train`."""
+    episodes: int = 100
+    """Number of worlds, each played once."""
+    patterns: Path | None = None
+    """Other patterns to draw the worlds from; by default those of the training."""
+    budget: float | None = None
+    """Budget of an episode; by default drawn from the range of the data."""
+    target_cpa: float | None = None
+    """Cost of an acquisition to aim at; by default drawn from the range of the data."""
+    world_type: str | None = None
+    """Only worlds of this type."""
+    plot: Path | None = None
+    """Draw spend, price and bids of an episode beside the oracle's (.png)."""
+    json: bool = False
+    """Print exactly one JSON object on stdout."""
+    quiet: bool = False
+    """No progress display."""
+
+    def run(self) -> None:
+        from parallel_agents.cli.market_commands import evaluate_bidder
+
+        evaluate_bidder(self)
+
+
+@dataclass(frozen=True)
+class Export:
+    """Write a trained policy for other programs: a `torch.export` module, and ONNX on request.
+
+    Example: parallel-agents market export runs/bidder --out policy
+    """
+
+    run_dir: tyro.conf.Positional[Path]
+    """Run folder of `market train`."""
+    out: Path
+    """Folder to write policy.pt2, policy.json and policy.onnx to."""
+    onnx: bool = False
+    """Also write ONNX (needs the packages onnx and onnxscript)."""
+    json: bool = False
+    """Print exactly one JSON object on stdout."""
+
+    def run(self) -> None:
+        from parallel_agents.cli.market_commands import export_bidder
+
+        export_bidder(self)
+
+
+@dataclass(frozen=True)
+class Compare:
+    """Compare two ways to train on paired seeds and equal updates, fixed strategies over worlds, or the baselines.
+
+    Example: parallel-agents market compare patterns.json --what baselines
     """
 
     patterns: tyro.conf.Positional[Path]
     """Patterns file, or an export."""
-    what: Literal["worlds", "time", "importance", "strategies"] = "worlds"
-    """Many worlds or one; all at once or one after another (time); importance sampling on or off; strategies."""
+    what: Literal["worlds", "importance", "strategies", "baselines"] = "worlds"
+    """Many worlds or one; importance sampling on or off; constant strategies; random, constant, pacer and oracle."""
+    algo: Literal["ppo", "dqn"] = "ppo"
+    """Learner of a training."""
     seeds: int = 10
     """Number of paired seeds."""
     worlds: int = 100
     """Number of worlds of a training, or of a comparison of strategies."""
-    epochs: int = 40
-    """Number of epochs or steps of a training, or of laps of a comparison of strategies (at most 10)."""
+    epochs: int = 150
+    """Number of epochs of a training, or of laps of a comparison of strategies or baselines (at most 10)."""
     episodes: int = 200
-    """Number of episodes of one evaluation, in worlds that no training has seen."""
+    """Number of unseen worlds of an evaluation."""
     held_out: str | None = None
-    """Type of world to leave out of the training (with --what worlds or time)."""
+    """Type of world to leave out of the training (with --what worlds)."""
     plot: Path | None = None
     """Draw the advantage of each strategy (.png, with --what strategies)."""
     json: bool = False
@@ -209,15 +295,18 @@ class Compare:
 
 @dataclass(frozen=True)
 class Market:
-    """Market worlds discovered from data: sample, discover, worlds, simulate, train, compare."""
+    """Market worlds discovered from data, and bidders that are trained and compared in them."""
 
     command: tyro.conf.OmitArgPrefixes[
         tyro.conf.OmitSubcommandPrefixes[
             Annotated[Sample, tyro.conf.subcommand("sample")]
+            | Annotated[Profile, tyro.conf.subcommand("profile")]
             | Annotated[Discover, tyro.conf.subcommand("discover")]
             | Annotated[Worlds, tyro.conf.subcommand("worlds")]
             | Annotated[Simulate, tyro.conf.subcommand("simulate")]
             | Annotated[Train, tyro.conf.subcommand("train")]
+            | Annotated[Evaluate, tyro.conf.subcommand("evaluate")]
+            | Annotated[Export, tyro.conf.subcommand("export")]
             | Annotated[Compare, tyro.conf.subcommand("compare")]
         ]
     ] = field()

@@ -7,28 +7,41 @@ import json
 import sys
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from parallel_agents.algorithms import DQN
-from parallel_agents.cli.market import Compare, Discover, Sample, Simulate, Train, Worlds
+from parallel_agents.checkpoint import restore
+from parallel_agents.cli.commands import Train as TrainCommand
+from parallel_agents.cli.market import Compare, Discover, Evaluate, Export, Profile, Sample, Simulate, Train, Worlds
 from parallel_agents.cli.output import write_result
+from parallel_agents.cli.record import read_config
+from parallel_agents.cli.target import load_target
+from parallel_agents.cli.train import train as run_training
 from parallel_agents.core.errors import ConfigError
 from parallel_agents.core.files import write_atomically
 from parallel_agents.market import market_plots
-from parallel_agents.market.compare import WorldsStudy, compare_importance, compare_wall_time, compare_worlds
-from parallel_agents.market.discovery import Patterns, discover
+from parallel_agents.market.baselines import compare_baselines, oracle
+from parallel_agents.market.compare import (
+    RECIPES,
+    UNSEEN_SEED,
+    Study,
+    compare_importance,
+    compare_worlds,
+    study_baselines,
+)
+from parallel_agents.market.discovery import Patterns, Vocabulary, discover
+from parallel_agents.market.discovery.column_map import ColumnMap, read_column_map
+from parallel_agents.market.discovery.profile import profile_of
+from parallel_agents.market.market_environment import MarketEnvironment
 from parallel_agents.market.montecarlo import (
     EpisodeExperience,
     EpisodeSetting,
     Failure,
-    Focus,
     MonteCarloSimulator,
-    MonteCarloTrainingConfig,
-    MonteCarloTrainingOrchestrator,
     aggregate_experiences,
     constant_strategies,
     detect_convergence_patterns,
@@ -38,15 +51,19 @@ from parallel_agents.market.montecarlo import (
 from parallel_agents.market.pattern_source import load_patterns
 from parallel_agents.market.policy_agents import ExternalUpdateAgent
 from parallel_agents.market.sample import draw_sample, write_sample
+from parallel_agents.market.simulation import MarketWorlds
+from parallel_agents.market.trained import TrainedBidder, export_policy
 from parallel_agents.market.warehouse import Warehouse
 from parallel_agents.market.world_types import WorldType
 from parallel_agents.market.world_variants import create_world_variants
-from parallel_agents.tracking.callbacks import BaseCallback
+from parallel_agents.tracking.plots import write_section
+from parallel_agents.tracking.run_folder import RunFolder
 
+_TARGET = "parallel_agents.market.market_environment:MarketEnvironment"
 _PROGRESS_SECONDS = 5.0  # between two lines of progress
 
 
-class _Progress(BaseCallback):
+class _Progress:
     """Progress as lines on stderr, at most one every few seconds."""
 
     def __init__(self, quiet: bool) -> None:
@@ -59,10 +76,6 @@ class _Progress(BaseCallback):
             sys.stderr.write(f"{text}\n")
             sys.stderr.flush()
 
-    def on_event(self, name: str, fields: Mapping[str, Any]) -> None:
-        if name == "monte_carlo":
-            self.write(f"step {fields['step']:.0f}  reward {fields['mean_reward']:.3f}")
-
 
 def write_export(options: Sample) -> None:
     """Draw a sample and write it."""
@@ -73,10 +86,27 @@ def write_export(options: Sample) -> None:
     _print(result, options.json, f"{result['events']:,} events of {options.users:,} users in {folder}\n")
 
 
+def profile_export(options: Profile) -> None:
+    """Describe an export, and write the column map on request."""
+    profile = profile_of(options.export, columns=_column_map(options.columns))
+    if options.write_columns is not None:
+        write_atomically(options.write_columns, [profile.columns_toml().encode()])
+    _print(profile.as_dict(), options.json, profile.text())
+
+
+def _column_map(path: Path | None) -> ColumnMap | None:
+    return None if path is None else read_column_map(path)
+
+
 def find_patterns(options: Discover) -> None:
     """Discover the patterns of an export and store them."""
     _Progress(options.quiet).write(f"reading {options.export}")
-    patterns = discover(options.export, utc_offset_hours=options.utc_offset_hours)
+    patterns = discover(
+        options.export,
+        vocabulary=None if options.vocabulary is None else Vocabulary.read(options.vocabulary),
+        utc_offset_hours=options.utc_offset_hours,
+        columns=_column_map(options.columns),
+    )
     patterns.save(options.out)
     segments = {
         s.name: {"share": s.share.value, "interval": [s.share.low, s.share.high], "value_share": s.value_share.value}
@@ -116,7 +146,8 @@ def simulate(options: Simulate) -> None:
     setting = EpisodeSetting(
         steps=options.steps,
         auctions_per_step=options.auctions,
-        fidelity=options.fidelity,
+        budget=options.budget,
+        target=options.target_cpa,
         threads=options.threads,
         seed=options.seed,
     )
@@ -142,11 +173,13 @@ def simulate(options: Simulate) -> None:
             if warehouse is not None:
                 warehouse.write(f"batch-{simulator.episodes:09d}", batch)
             progress.write(f"{simulator.episodes} of {options.episodes} episodes")
+        auctions = simulator.auctions_per_episode()
     summary = aggregate_experiences(experiences)
     summary.pop("training_batch")
     result = {
         "episodes_per_second": len(experiences) / seconds,
-        "auctions_per_second": len(experiences) / seconds * options.steps * options.auctions,
+        "auctions_per_episode": auctions,
+        "auctions_per_second": len(experiences) / seconds * auctions,
         "seconds": seconds,
         "worlds": options.worlds,
         "most_in_flight": most_in_flight,
@@ -162,7 +195,7 @@ def simulate(options: Simulate) -> None:
         result,
         options.json,
         f"{len(experiences)} episodes in {options.worlds} worlds at {result['episodes_per_second']:,.0f} episodes/s\n"
-        f"profit over budget {summary['weighted_reward']:.2f}, success rate {summary['success_rate']:.0%}, "
+        f"score {summary['score']:.2f}, profit over budget {summary['profit']:.2f}, "
         f"{summary['crisis_revenue_share']:.0%} of the value from crisis parents, {len(failures)} failures\n",
     )
 
@@ -173,96 +206,150 @@ def _simulated_agent(simulator: MonteCarloSimulator, options: Simulate) -> Any:
         world = simulator.world(0)
         return ExternalUpdateAgent(DQN((len(world.names),), world.space, hidden=(64, 64)))
     levels = simulator.setting.levels
-    if options.level not in levels:
-        raise ConfigError(f"--level {options.level}: give one of {', '.join(f'{level:g}' for level in levels)}")
+    if options.alpha not in levels:
+        raise ConfigError(f"--alpha {options.alpha}: give one of {', '.join(f'{level:g}' for level in levels)}")
     creatives = simulator.worlds[0].creatives
-    return constant_strategies(levels, creatives)[f"{options.level:g} {creatives[0]}"]
+    return constant_strategies(levels, creatives)[f"{options.alpha:g} {creatives[0]}"]
 
 
 def train_bidder(options: Train) -> None:
-    """Train a DQN bidder over many worlds."""
-    progress = _Progress(options.quiet)
-    config = MonteCarloTrainingConfig(
-        n_worlds=options.worlds,
-        max_concurrent_worlds=options.worlds,
-        batch_size=options.batch,
-        updates_per_step=options.updates,
-        importance_sampling_ratio=options.importance,
-        adapt_every=options.adapt_every,
-        checkpoint_every=max(1, options.steps // 10),
-        seed=options.seed,
+    """Train a bidder with the engine, then compare it with the baselines in unseen worlds."""
+    recipe = RECIPES[options.algo]
+    world = {
+        **recipe["world"],
+        "patterns": str(options.patterns.absolute()),
+        "objective": options.objective,
+        "budget": options.budget,
+        "target_cpa": options.target_cpa,
+    }
+    if options.actions is not None:
+        world["actions"] = options.actions
+    model = dict(recipe["model"])
+    if options.importance > 0.0:
+        model["importance"] = {"focus_rare_events": True, "target_share": options.importance, "beta": 1.0}
+    settings = [
+        f"{section}.{key}={json.dumps(value)}"
+        for section, keys in (("world", world), ("model", model))
+        for key, value in keys.items()
+        if value is not None
+    ]
+    every = max(1, options.epochs // 10)
+    run_training(
+        TrainCommand(
+            target=_TARGET,
+            worlds=options.worlds,
+            epochs=options.epochs,
+            seed=options.seed,
+            set=(*settings, f"experiment.checkpoint_every={every}"),
+            out=options.out,
+            json=options.json and not options.episodes,
+            quiet=options.quiet or (options.json and bool(options.episodes)),
+        )
     )
-    trainer = MonteCarloTrainingOrchestrator(
-        config, patterns=load_patterns(options.patterns), folder=options.out, callbacks=[progress]
-    )
-    world = trainer.simulator.world(0)
-    model = DQN((len(world.names),), world.space, gamma=0.98, lr=1e-3, epsilon_epochs=max(1, options.steps // 2))
-    model.place(seed=options.seed, agent=0, worlds=1)
-    focus = asyncio.run(_robust_focus(trainer.simulator, progress)) if options.focus else None
-    train = trainer.resume if options.resume else trainer.train_agent_with_monte_carlo
-    summary = asyncio.run(train(ExternalUpdateAgent(model), options.steps, focus=focus))
-    trainer.simulator.close()
-    options.out.mkdir(parents=True, exist_ok=True)
-    rewards = [line["mean_reward"] for line in trainer.history]
-    market_plots.convergence({"training": rewards}, options.out / "convergence.png")
-    result = {**summary, "run_dir": str(options.out), "history": trainer.history}
-    write_atomically(options.out / "summary.json", [json.dumps(result, indent=1).encode()])
-    _print(
-        result,
-        options.json,
-        f"{summary['steps']} steps, {summary['episodes']} episodes, profit over budget {summary['mean_reward']:.2f} "
-        f"(last tenth), {summary['crisis_revenue_share']:.0%} of the value from crisis parents\n"
-        f"stored in {options.out}\n",
-    )
+    if options.episodes:
+        evaluate_bidder(
+            Evaluate(
+                options.out,
+                options.episodes,
+                budget=options.budget,
+                target_cpa=options.target_cpa,
+                json=options.json,
+                quiet=options.quiet,
+            )
+        )
 
 
-async def _robust_focus(simulator: MonteCarloSimulator, progress: _Progress) -> Focus | None:
-    """Return the robust ones among all constant strategies, if there are any; the episode counter is set back to 0."""
-    strategies = constant_strategies(simulator.setting.levels, simulator.worlds[0].creatives)
-    results = await play_strategies(simulator, strategies, laps=5)
-    simulator.episodes = 0
-    robust = detect_convergence_patterns(results.returns, results.kinds).robust
-    progress.write(f"robust strategies: {', '.join(robust) or 'none'}")
-    return Focus([strategies[name] for name in robust]) if robust else None
+def _restored(run_dir: Path) -> MarketEnvironment:
+    """Return the environment of a run with its trained agents."""
+    folder = RunFolder.open(run_dir)
+    environment = load_target(folder.environment)(config=read_config(folder))
+    if not isinstance(environment, MarketEnvironment):
+        raise ConfigError(f"{run_dir} is a run of {folder.environment}, not of a market: evaluate it with `eval`")
+    restore(environment.prepare(), folder.path)
+    return environment
+
+
+def evaluate_bidder(options: Evaluate) -> None:
+    """Let a trained bidder and the baselines play the same episodes."""
+    if options.episodes < 2:
+        raise ConfigError(f"--episodes {options.episodes}: give at least 2, an interval needs as many")
+    progress, environment = _Progress(options.quiet), _restored(options.run_dir)
+    patterns = environment.patterns if options.patterns is None else load_patterns(options.patterns)
+    mix: dict[WorldType | str, float] | None = None
+    if options.world_type is not None:
+        mix = {_world_type(options.world_type): 1.0}
+    unseen = create_world_variants(patterns, options.episodes, mix, seed=UNSEEN_SEED)
+    goals = {"budget": options.budget, "target": options.target_cpa}
+    progress.write("choosing the baselines in training worlds")
+    bidders = {"trained": TrainedBidder.of(environment), **study_baselines(patterns, 60, **goals)}
+    with MarketWorlds(unseen, **goals) as market:  # type: ignore[arg-type]
+        progress.write(f"playing {options.episodes} unseen worlds")
+        results = compare_baselines(bidders, market, [0])
+        market.reset(0)  # its budgets and targets, with which scores become what a training is rewarded with
+        unit = market.parameters.target / market.parameters.budget
+        profit = environment.config.world["objective"] == "profit"
+        rewards = {name: one.profit[:, 0] if profit else one.by_world * unit for name, one in results.items()}
+        if options.plot is not None:
+            shown = {"trained": bidders["trained"], "pid pacer": bidders["pid pacer"], "oracle": oracle(market, 0)}
+            market_plots.pacing_of_a_day(market, shown, options.plot)
+    panels = market_plots.baseline_panels(results, unseen)
+    if (curve := market_plots.learning_curve(options.run_dir, rewards)) is not None:
+        panels.append(curve)
+    write_section(options.run_dir, "bidders", "Unseen worlds", panels)
+    rows = market_plots.baseline_table(results)
+    result = {"run_dir": str(options.run_dir), "worlds": options.episodes, "results": rows, "plot": _path(options.plot)}
+    _print(result, options.json, _table_text(rows, options.episodes))
+
+
+def _table_text(rows: Mapping[str, Mapping[str, Sequence[float]]], worlds: int) -> str:
+    lines = [f"{'':<14} {'score':>8}  95 % interval     profit/budget  spent   ({worlds} unseen worlds)"]
+    for name, row in rows.items():
+        mean, low, high = row["score"]
+        lines.append(
+            f"{name:<14} {mean:8.2f}  {low:6.2f} to {high:6.2f}  {row['profit'][0]:13.2f}  {row['spent'][0]:5.0%}"
+        )
+    return "\n".join(lines) + "\n"
+
+
+def export_bidder(options: Export) -> None:
+    """Write the policy of a run for other programs."""
+    files = export_policy(_restored(options.run_dir), options.out, onnx=options.onnx)
+    _print(files, options.json, "".join(f"{name}: {path}\n" for name, path in files.items()))
 
 
 def compare(options: Compare) -> None:
-    """Compare two ways to train, or strategies."""
+    """Compare two ways to train, strategies, or baselines."""
     progress, patterns = _Progress(options.quiet), load_patterns(options.patterns)
     if options.what == "strategies":
         _compare_strategies(options, patterns, progress)
         return
-    if options.what == "importance":
-        comparisons = compare_importance(
-            patterns,
-            seeds=options.seeds,
-            steps=options.epochs,
-            worlds=options.worlds,
-            episodes=options.episodes,
-            emit=progress.write,
-        )
-    else:
-        study = WorldsStudy(
-            patterns,
-            worlds=options.worlds,
-            epochs=options.epochs,
-            seeds=options.seeds,
-            held_out=None if options.held_out is None else _world_type(options.held_out),
-            episodes=options.episodes,
-        )
-        comparisons = compare_worlds(study, progress.write)
-        if options.what == "time":
-            comparisons.append(compare_wall_time(study, comparisons[0].values[1].tolist(), progress.write))
+    if options.what == "baselines":
+        with MarketWorlds(create_world_variants(patterns, options.episodes, seed=UNSEEN_SEED)) as market:
+            progress.write("choosing the baselines in training worlds")
+            results = compare_baselines(study_baselines(patterns), market, range(min(options.epochs, 10)))
+        rows = market_plots.baseline_table(results)
+        _print({"what": "baselines", "results": rows}, options.json, _table_text(rows, options.episodes))
+        return
+    study = Study(
+        patterns,
+        algorithm=options.algo,
+        worlds=options.worlds,
+        epochs=options.epochs,
+        seeds=options.seeds,
+        held_out=None if options.held_out is None else _world_type(options.held_out),
+        episodes=options.episodes,
+    )
+    found = (compare_importance if options.what == "importance" else compare_worlds)(study, progress.write)
     lines = []
-    for one in comparisons:
+    for one in found.paired:
         mean, low, high = one.difference
         (first, second), (a, b) = one.ways, one.values
         lines.append(
             f"{one.figure}: {first} {a.mean():.3f}, {second} {b.mean():.3f}, difference {mean:+.3f} "
             f"({low:+.3f} to {high:+.3f}) over {len(a)} seeds\n"
         )
-    rows = [one.as_dict() for one in comparisons]
-    _print({"what": options.what, "comparisons": rows}, options.json, "".join(lines))
+    lines += [f"{name}: score {m:.3f} ({low:.3f} to {high:.3f})\n" for name, (m, low, high) in found.baselines.items()]
+    _print({"what": options.what, **found.as_dict()}, options.json, "".join(lines))
 
 
 def _compare_strategies(options: Compare, patterns: Patterns, progress: _Progress) -> None:
@@ -287,7 +374,9 @@ def _world_type(name: str) -> WorldType:
     try:
         return WorldType(name)
     except ValueError as error:
-        raise ConfigError(f"--held-out {name!r}: give one of {', '.join(k.value for k in WorldType)}") from error
+        raise ConfigError(
+            f"world type {name!r} is unknown: give one of {', '.join(k.value for k in WorldType)}"
+        ) from error
 
 
 def _path(path: Path | None) -> str | None:

@@ -6,7 +6,6 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,15 +14,16 @@ from parallel_agents.algorithms import Model
 from parallel_agents.checkpoint import restore
 from parallel_agents.cli.commands import Curve, Eval, Export
 from parallel_agents.cli.output import print_result
-from parallel_agents.cli.target import load_target
-from parallel_agents.cli.train import read_config
-from parallel_agents.cli.viewers import GifRecorder, TerminalViewer, require_grid_game
+from parallel_agents.cli.record import open_environment, read_config
+from parallel_agents.cli.viewers import EpisodeRecorder, TerminalViewer, require_grid_game
 from parallel_agents.core.errors import ConfigError
+from parallel_agents.core.types import Array
 from parallel_agents.env import Environment
+from parallel_agents.env.adapters.adapted import AdaptedEnvironment
 from parallel_agents.env.evaluation import Evaluation
 from parallel_agents.games import GridEnvironment, social_metrics
-from parallel_agents.tracking.learning_curves import learning_curve
-from parallel_agents.tracking.metrics import read_metrics
+from parallel_agents.tracking.metrics import Metrics, read_metrics
+from parallel_agents.tracking.plots import learning_curve
 from parallel_agents.tracking.run_folder import RunFolder
 from parallel_agents.tracking.statistics import Interval, bootstrap_interval, mean_interval
 
@@ -35,11 +35,13 @@ def evaluate_run(options: Eval) -> None:
     if not 0.1 <= options.fps <= 100:
         raise ConfigError(f"--fps {options.fps:g}: give a number of turns a second from 0.1 to 100")
     folder, environment = _open_run(options)
-    if options.watch or options.gif is not None:
-        require_grid_game(environment, "--watch" if options.watch else "--gif")
-    gif = None if options.gif is None else GifRecorder(Path(options.gif), options.fps)
+    if options.watch:
+        require_grid_game(environment, "--watch")
+    gif = None if options.gif is None else EpisodeRecorder(options.gif, options.fps, environment, options.seen_by)
     run = environment.prepare()
     manifest, _ = restore(run, folder.path, best=options.best)
+    if gif is not None and isinstance(environment, AdaptedEnvironment):
+        environment.draws_itself()
     play = partial(Environment.evaluate, episodes=options.episodes, exploration=options.exploration)
     with ExitStack() as stack:
         viewers: list[Callable[[Environment], None]] = [] if gif is None else [gif]
@@ -54,7 +56,7 @@ def evaluate_run(options: Eval) -> None:
         evaluations = [play(environment, on_turn=show)]
     evaluations += [play(replica) for replica in run.environments[1:]]
     epochs = run.best.epochs if options.best else [manifest.epoch] * len(evaluations)
-    result = _summarise(run.environments, evaluations, epochs)
+    result = _summarise_settings(run.config.experiment.settings, run.environments, evaluations, epochs)
     result |= {"episodes": options.episodes, "run_dir": str(folder.path)}
     if gif is not None:
         result["gif"] = str(gif.write())
@@ -63,7 +65,28 @@ def evaluate_run(options: Eval) -> None:
 
 def _open_run(options: Eval | Export) -> tuple[RunFolder, Environment]:
     folder = RunFolder.open(options.run_dir)
-    return folder, load_target(options.target or folder.environment)(config=read_config(folder))
+    return folder, open_environment(folder, options.target)
+
+
+def _summarise_settings(
+    settings: Sequence[Mapping[str, Any]],
+    environments: Sequence[Environment],
+    evaluations: Sequence[Evaluation],
+    epochs: Sequence[int],
+) -> dict[str, Any]:
+    """Return the summary of the best setting of a sweep, and a row for each; seeds are those of one setting only."""
+    each = len(environments) // len(settings)
+    cuts = [slice(k * each, (k + 1) * each) for k in range(len(settings))]
+    found = [_summarise(environments[cut], evaluations[cut], epochs[cut]) for cut in cuts]
+    if len(settings) == 1:
+        return found[0]
+    names = ("mean_return", "interval", "interval_over", "replicas")
+    rows = [
+        {"setting": dict(setting)} | {name: own[name] for name in names}
+        for setting, own in zip(settings, found, strict=True)
+    ]
+    order = sorted(range(len(rows)), key=lambda k: -rows[k]["mean_return"])
+    return found[order[0]] | {"setting": rows[order[0]]["setting"], "settings": [rows[k] for k in order]}
 
 
 def _summarise(
@@ -116,7 +139,10 @@ def _format(result: Mapping[str, Any]) -> str:
     low, high = (float("nan") if bound is None else bound for bound in result["interval"])
     replicas = result["replicas"] if len(result["replicas"]) > 1 else []
     over = f"{len(replicas)} seeds, " if replicas else ""
-    lines = [
+    lines = [_format_setting(row) for row in result.get("settings", ())]
+    if lines:
+        lines.append("the best setting:")
+    lines += [
         f"mean return {result['mean_return']:.2f} [{low:.2f}, {high:.2f}] over {over}{result['episodes']} episodes, "
         f"weights of epoch {result['epoch']}"
     ]
@@ -128,6 +154,12 @@ def _format(result: Mapping[str, Any]) -> str:
     if "gif" in result:
         lines.append(f"an episode: {result['gif']}")
     return "\n".join(lines) + "\n"
+
+
+def _format_setting(row: Mapping[str, Any]) -> str:
+    name = " ".join(f"{key}={value}" for key, value in row["setting"].items())
+    low, high = (float("nan") if bound is None else bound for bound in row["interval"])
+    return f"{name}: {row['mean_return']:.2f} [{low:.2f}, {high:.2f}] over {row['interval_over']}"
 
 
 def export_weights(options: Export) -> None:
@@ -145,7 +177,10 @@ def export_weights(options: Export) -> None:
     if not isinstance(model, Model):
         raise ConfigError(f"--agent {options.agent}: its model is a {type(model).__name__}, which has no weights")
     manifest, _ = restore(run, folder.path, best=options.best)
-    model.save_weights(options.out)
+    if options.out.suffix in (".onnx", ".pt"):
+        model.export(options.out)
+    else:
+        model.save_weights(options.out)
     epoch = run.best.epochs[options.replica] if options.best else manifest.epoch
     result = {
         "agent": options.agent,
@@ -158,23 +193,56 @@ def export_weights(options: Export) -> None:
     print_result(result, text, as_json=options.json)
 
 
+_AXES = {"epoch": "epoch", "steps": "total_timesteps", "time": "wall_seconds"}
+
+
 def draw_curve(options: Curve) -> None:
-    """Draw the learning curves of runs, with intervals over seeds or agents."""
+    """Draw the learning curves of runs, one for each setting, with intervals over seeds or agents."""
     if not options.run_dirs:
         raise ConfigError("no run to draw: give at least one run folder, as `train` printed it")
-    curves = {}
-    over = set()
+    if options.smooth < 1:
+        raise ConfigError(f"--smooth {options.smooth}: give a number of epochs of at least 1")
+    curves, places, over = {}, {}, set()
     for path in options.run_dirs:
-        metrics = read_metrics(RunFolder.open(path).path)
+        folder = RunFolder.open(path)
+        metrics, settings = read_metrics(folder.path), read_config(folder).experiment.settings
         if not metrics.epochs:
             raise ConfigError(f"{path} has no finished epoch yet: wait for the first one")
-        several = metrics.start.get("replicas", 1) > 1
-        over.add("seeds" if several else "agents")
-        curves[path.name] = metrics.seeds() if several else metrics.rewards()
+        samples = _samples(metrics, each=int(metrics.start.get("replicas", 1)) // len(settings))
+        over.add("seeds" if metrics.start.get("replicas", 1) // len(settings) > 1 else "agents")
+        for setting, table in zip(settings, samples.reshape(len(settings), -1, len(metrics.epochs)), strict=True):
+            label = " ".join([path.name, *(f"{key}={value}" for key, value in setting.items())])
+            curves[label] = _smoothed(table, options.smooth)
+            places[label] = metrics.column(_AXES[options.x])
     try:
         options.out.parent.mkdir(parents=True, exist_ok=True)
-        learning_curve(curves, options.out, over=" or ".join(sorted(over)))
+        learning_curve(
+            curves, options.out, over=" or ".join(sorted(over)), x=places, xlabel=_AXES[options.x], ylabel="ep_rew_mean"
+        )
     except OSError as error:
         raise ConfigError(f"cannot write {options.out}: {error.strerror}; give another --out") from error
-    result = {"file": str(options.out), "runs": list(curves), "interval_over": sorted(over)}
+    last = {label: float(table[:, -1].mean()) for label, table in curves.items()}
+    result = {"file": str(options.out), "runs": list(curves), "interval_over": sorted(over), "last": last}
     print_result(result, f"learning curve {options.out}\n", as_json=options.json)
+
+
+def _samples(metrics: Metrics, *, each: int) -> Array:
+    """Return the mean returns (samples, epochs) of replicas, or of agents where a setting has a single replica.
+
+    An epoch in which no episode ended has the return of the one before; where none ever ended, rewards stand for it.
+    """
+    agents = len(metrics.epochs[0]["rewards"])
+    returns = metrics.episode_returns(None if each > 1 else agents)
+    if not np.isfinite(returns).any(axis=1).all():
+        returns = metrics.seeds() if each > 1 else metrics.rewards()
+    known = np.maximum.accumulate(np.where(np.isfinite(returns), np.arange(returns.shape[1]), 0), axis=1)
+    filled = np.take_along_axis(returns, known, axis=1)
+    first = np.isfinite(returns).argmax(axis=1)[:, None]
+    return np.where(np.isfinite(filled), filled, np.take_along_axis(returns, first, axis=1))
+
+
+def _smoothed(table: Array, epochs: int) -> Array:
+    """Return the means over the newest so many epochs."""
+    sums = np.cumsum(table, axis=1)
+    sums[:, epochs:] -= sums[:, :-epochs].copy()
+    return np.asarray(sums / np.minimum(np.arange(1, table.shape[1] + 1), epochs))

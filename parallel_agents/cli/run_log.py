@@ -62,7 +62,7 @@ class RunLog:
         checkpointer = self.run.checkpointer if self.run is not None else None
         if checkpointer is None:
             return ""
-        epochs = checkpointer.store.epochs()
+        epochs = checkpointer.written()
         start = f"after epoch {epochs[-1]}" if epochs else "from its first epoch"
         return f"`parallel-agents resume {self.folder.path}` goes on {start}"
 

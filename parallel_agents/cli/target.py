@@ -8,12 +8,14 @@ import importlib
 import importlib.util
 import inspect
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-import parallel_agents
+import parallel_agents.examples
+from parallel_agents.core import PACKAGE
 from parallel_agents.core.errors import TargetError
 
 if TYPE_CHECKING:
@@ -35,18 +37,22 @@ class ShippedGame:
 
 
 def shipped_games() -> dict[str, ShippedGame]:
-    """Return the games of `examples/` by name. An installed package has them in `parallel_agents/examples`.
+    """Return the games of `parallel_agents.examples` by name.
 
     The files are read and not imported, so that a list of games costs little.
     """
-    package = Path(parallel_agents.__file__).parent
-    folders = [folder for folder in (package / "examples", package.parent / "examples") if folder.is_dir()]
-    texts = {path: path.read_text(encoding="utf-8") for path in sorted(folders[0].glob("*.py"))} if folders else {}
+    texts = {path: path.read_text(encoding="utf-8") for path in _examples().values()}
     return {
         path.stem: ShippedGame(path.stem, path, _about(text))
         for path, text in texts.items()
         if "(GridEnvironment):" in text
     }
+
+
+def _examples() -> dict[str, Path]:
+    """Return the files of `parallel_agents.examples` by name."""
+    files = [path for folder in parallel_agents.examples.__path__ for path in sorted(Path(folder).glob("*.py"))]
+    return {path.stem: path for path in files if path.stem != "__init__"}
 
 
 def _about(text: str) -> str:
@@ -55,17 +61,24 @@ def _about(text: str) -> str:
     return about[:1].upper() + about[1:]
 
 
-def load_target(target: str) -> type[Environment]:
-    """Return the environment class of a shipped game, a Python file, `module:Class`, or a foreign environment.
+_FOREIGN = ("gymnasium:", "pettingzoo:")
+
+
+def load_target(target: str, place: Path | None = None) -> type[Environment]:
+    """Return the environment class of a shipped game, a Python file, `file.py:Class`, `module:Class`, or a foreign one.
+
+    place: where the target's file is now.
 
     A file may import modules of its own folder. A module is looked for in the current folder first. Foreign
     environments come from installed packages: for them nothing in the current folder is imported.
     """
-    if target.endswith(".py"):
-        path = Path(target)
+    file, _, name = target.partition(".py:")
+    if target.endswith(".py") or name:
+        path = place or Path(f"{file}.py" if name else target)
         if not path.is_file():
-            raise TargetError(f"no file {target}{_hint_for_file(path)}")
-        return _only_environment(_load_file(path), target)
+            raise TargetError(f"no file {path}{_hint_for_file(path)}")
+        module = _load_file(path)
+        return _environment_class(module, f"{file}.py", name) if name else _only_environment(module, target)
     if target.startswith("gymnasium:"):
         from parallel_agents.env.adapters.gymnasium import gymnasium_environment
 
@@ -75,10 +88,10 @@ def load_target(target: str) -> type[Environment]:
 
         return pettingzoo_environment(target.split(":", 1)[1])
     if ":" in target:
-        return _load_class(*target.split(":", 1))
-    games = shipped_games()
-    if target in games:
-        return _only_environment(_load_file(games[target].path), target)
+        module_name, name = target.split(":", 1)
+        return _environment_class(_import_module(module_name), module_name, name)
+    if target in _examples():
+        return _only_environment(_import_module(f"parallel_agents.examples.{target}"), target)
     raise TargetError(f"no game {target!r}{_hint_for_game(target)}")
 
 
@@ -102,18 +115,87 @@ def _hint_for_game(target: str) -> str:
     return f"{hint} Give a game of `parallel-agents games`, a Python file, module:Class, or gymnasium:NAME"
 
 
-def _load_class(module_name: str, class_name: str) -> type[Environment]:
+def load_algorithm(config: Mapping[str, Any], place: Path | None = None) -> None:
+    """Register the class that `model.algorithm` names as `file.py:Class` or `module:Class`; leave other names alone.
+
+    place: where the file is now.
+    """
+    model = config.get("model", {})
+    name = model.get("algorithm") if isinstance(model, Mapping) else None
+    if not isinstance(name, str) or ":" not in name:
+        return
+    from parallel_agents.algorithms import register_algorithm
+
+    owner, class_name = name.rsplit(":", 1)
+    path = place or Path(owner)
+    if owner.endswith(".py") and not path.is_file():
+        raise TargetError(f"--algo {name}: no file {path}; give FILE.py:Class, module:Class, or a name")
+    cls = load_object(f"{path}:{class_name}" if owner.endswith(".py") else name)
+    if not callable(getattr(cls, "take_action", None)):
+        raise TargetError(f"--algo {name}: {class_name} has no take_action(state), so it is no learner")
+    register_algorithm(name, cls)
+
+
+def load_callback(name: str) -> Any:
+    """Return the callback of `module:Class` or `file.py:Class`, made without arguments."""
+    if ":" not in name:
+        raise TargetError(f"--listener {name!r}: give module:Class or FILE.py:Class")
+    return load_object(name)()
+
+
+def load_object(name: str) -> Any:
+    """Return what `module:Name` or `file.py:Name` names; a module is looked for in the current folder first."""
+    owner, _, member = name.rpartition(":")
+    module = _load_file(Path(owner)) if owner.endswith(".py") else _import_module(owner)
+    return _member(module, owner, member)
+
+
+def source_file(name: str) -> Path | None:
+    """Return the user's file that a target, or an algorithm of the form `file.py:Class`, came from; None: no file."""
+    if name.startswith(_FOREIGN):
+        return None
+    owner = name.rsplit(":", 1)[0]
+    file = (
+        owner if owner.endswith(".py") else getattr(sys.modules.get(owner), "__file__", None) if ":" in name else None
+    )
+    if file is None or PACKAGE in Path(file).parents:
+        return None
+    return Path(file) if Path(file).is_file() else None
+
+
+def _member(module: ModuleType, owner: str, name: str) -> Any:
+    """Return what a module defines under a name; raise TargetError with the most similar name."""
+    found = getattr(module, name, None)
+    if found is None:
+        similar = difflib.get_close_matches(name, [*vars(module)], n=1)
+        hint = f"; did you mean {owner}:{similar[0]}?" if similar else ": name a class that it defines"
+        raise TargetError(f"module {owner} has no {name}{hint}")
+    return found
+
+
+def _environment_class(module: ModuleType, owner: str, name: str) -> type[Environment]:
     from parallel_agents.env import Environment
 
-    module = _import_module(module_name)
-    cls = getattr(module, class_name, None)
-    if cls is None:
-        similar = difflib.get_close_matches(class_name, [*vars(module)], n=1)
-        hint = f"; did you mean {module_name}:{similar[0]}?" if similar else ": name a class that it defines"
-        raise TargetError(f"module {module_name} has no {class_name}{hint}")
+    cls = _member(module, owner, name)
     if not (inspect.isclass(cls) and issubclass(cls, Environment)):
-        raise TargetError(f"{module_name}:{class_name} is not a subclass of ParallelEnvironment")
+        raise TargetError(f"{owner}:{name} is not a subclass of ParallelEnvironment{_hint_for_foreign(module, owner)}")
     return cls
+
+
+def _hint_for_foreign(module: ModuleType, owner: str) -> str:
+    """Return the target to give instead, for a module that defines a PettingZoo or Gymnasium environment."""
+    name = Path(owner).stem if owner.endswith(".py") else owner
+    own = [value for value in vars(module).values() if inspect.isclass(value) and value.__module__ == module.__name__]
+    for cls in own:
+        bases = {(base.__module__.partition(".")[0], base.__name__) for base in cls.__mro__}
+        if bases & {("pettingzoo", "ParallelEnv"), ("pettingzoo", "AECEnv")}:
+            return (
+                f"; {cls.__name__} is a PettingZoo environment: give pettingzoo:{name}, a module on PYTHONPATH with "
+                "parallel_env() or env()"
+            )
+        if ("gymnasium", "Env") in bases:
+            return f"; {cls.__name__} is a Gymnasium environment: register it, and give gymnasium:{name}:ITS-ID"
+    return ""
 
 
 def _import_module(module_name: str) -> ModuleType:
@@ -162,6 +244,6 @@ def _only_environment(module: ModuleType, target: str) -> type[Environment]:
         names = ", ".join(cls.__name__ for cls in classes) or "none"
         raise TargetError(
             f"{target} must define exactly one subclass of ParallelEnvironment; found {names}. "
-            "Name one with module:Class, or move the others to a module of their own"
+            f"Name one with {target}:Class{_hint_for_foreign(module, target)}"
         )
     return classes[0]

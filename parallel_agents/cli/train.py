@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,55 +15,48 @@ import structlog
 
 from parallel_agents.checkpoint import Checkpointer, checkpoint_obstacle, restore
 from parallel_agents.checkpoint.store import Store
-from parallel_agents.cli.commands import Resume, Train
+from parallel_agents.cli.commands import Resume, TrackingOptions, Train
 from parallel_agents.cli.output import print_result
 from parallel_agents.cli.process_watchdog import SharedStatus
+from parallel_agents.cli.record import open_environment, write_record
 from parallel_agents.cli.run_log import RunLog, open_run_log
 from parallel_agents.cli.signals import graceful_stop
-from parallel_agents.cli.target import load_target
-from parallel_agents.core.config import MAX_CONFIG_BYTES, Config, merge, parse_setting, parse_sweep
-from parallel_agents.core.errors import ConfigError
-from parallel_agents.core.files import read_json
+from parallel_agents.cli.target import load_algorithm, load_callback, load_target
+from parallel_agents.cli.viewers import TerminalCallback, require_grid_game
+from parallel_agents.cli.watching import watched
+from parallel_agents.core.config import Config, merge, parse_setting, parse_sweep
+from parallel_agents.core.errors import ConfigError, Interrupted
+from parallel_agents.engine.run import RunSummary
 from parallel_agents.env import Environment
 from parallel_agents.execution import watchdog
+from parallel_agents.tracking.callbacks import Callback
 from parallel_agents.tracking.logs import EventLog
 from parallel_agents.tracking.metrics import MetricsWriter, write_table
 from parallel_agents.tracking.progress import show_progress
 from parallel_agents.tracking.run_folder import RunFolder
+from parallel_agents.tracking.services import MLflowWriter, WandbWriter, load_mlflow, load_wandb
 from parallel_agents.tracking.statistics import mean_interval
 from parallel_agents.tracking.tensorboard import TensorBoardWriter, load_tensorboard
+from parallel_agents.tracking.timeline import TraceWriter
 
 
 def train(options: Train) -> None:
     """Train the agents of a target and print a summary."""
-    if options.tensorboard:
-        load_tensorboard()  # report a missing package before anything is written
-    environment = load_target(options.target)(config=merge_options(options))
-    run = environment.prepare()  # refuse what cannot work before anything is written
-    experiment = environment.config.experiment
-    reason = checkpoint_obstacle(run)
-    if experiment.checkpoint_every and reason:
-        raise ConfigError(
-            f"experiment.checkpoint_every is set, but no checkpoint can be taken: {reason}; or set it to 0"
-        )
-    with RunFolder.create(options.target, options.out) as folder, open_run_log(folder, quiet=options.quiet) as log:
-        folder.write("config.json", environment.config.as_dict())
-        if reason:
-            sys.stderr.write(f"no checkpoint will be written, so `resume` and `eval` will not work: {reason}\n")
-        else:
-            run.checkpointer = Checkpointer(run, folder.path, keep_last=experiment.keep_last, lock=folder.lock)
-        _run_training(environment, log, experiment.epochs, options)
+    config = merge_options(options)
+    load_algorithm(config)
+    make = load_target(options.target)
+    summary = start_run(make(config=config), options.target, out=options.out, tracking=options, algorithm=options.algo)
+    print_result(summary, _format(summary), as_json=options.json)
 
 
 def resume(options: Resume) -> None:
     """Continue a run from its newest good checkpoint; start at its first epoch if it has no checkpoint yet."""
-    if options.tensorboard:
-        load_tensorboard()
+    open_trackers(options)  # report a missing package before anything is written
     with (
         RunFolder.open(options.run_dir, write=True) as folder,
         open_run_log(folder, quiet=options.quiet) as log,
     ):
-        environment = load_target(options.target or folder.environment)(config=read_config(folder))
+        environment = open_environment(folder, options.target)
         run, experiment = environment.prepare(), environment.config.experiment
         if reason := checkpoint_obstacle(run):
             raise ConfigError(
@@ -73,16 +68,85 @@ def resume(options: Resume) -> None:
         for damage in damages:
             structlog.get_logger().warning("checkpoint_damaged", detail=damage)
             sys.stderr.write(f"damaged: {damage}\n")
-        run.checkpointer = Checkpointer(run, folder.path, keep_last=experiment.keep_last, lock=folder.lock)
+        checkpointer = Checkpointer(run, folder.path, keep_last=experiment.keep_last, lock=folder.lock)
+        run.checkpointer = checkpointer
         if manifest is None:
             sys.stderr.write("the run stopped before its first checkpoint: it starts from its first epoch\n")
         else:
-            run.checkpointer.continue_from(manifest)
-        _run_training(environment, log, options.epochs or experiment.epochs, options)
+            checkpointer.continue_from(manifest)
+        summary = _run_training(environment, log, options.epochs or experiment.epochs, options)
+    print_result(summary, _format(summary), as_json=options.json)
 
 
-def _run_training(environment: Environment, log: RunLog, epochs: int, options: Train | Resume) -> None:
-    """Run the experiment with all callbacks, write the results into the run folder and print a summary."""
+def start_run(
+    environment: Environment,
+    target: str,
+    *,
+    out: Path | None = None,
+    tracking: TrackingOptions,
+    algorithm: str | None = None,
+    callbacks: Sequence[Callback] = (),
+) -> RunSummary:
+    """Train an environment in a new run folder and return the summary; refuse what cannot work before it is made.
+
+    algorithm: the one that was asked for, which the environment must use.
+    """
+    open_trackers(tracking)
+    _check_algorithm(environment, algorithm)
+    if tracking.watch == "terminal":
+        require_grid_game(environment, "--watch terminal")
+    run, experiment = environment.prepare(), environment.config.experiment
+    reason = checkpoint_obstacle(run)
+    if experiment.checkpoint_every and reason:
+        raise ConfigError(
+            f"experiment.checkpoint_every is set, but no checkpoint can be taken: {reason}; or set it to 0"
+        )
+    with RunFolder.create(target, out) as folder, open_run_log(folder, quiet=tracking.quiet) as log:
+        folder.write("config.json", environment.config.as_dict())
+        write_record(folder, environment)
+        if reason:
+            sys.stderr.write(f"no checkpoint will be written, so `resume` and `eval` will not work: {reason}\n")
+        else:
+            run.checkpointer = Checkpointer(run, folder.path, keep_last=experiment.keep_last, lock=folder.lock)
+        return _run_training(environment, log, experiment.epochs, tracking, callbacks)
+
+
+def _check_algorithm(environment: Environment, algorithm: str | None) -> None:
+    """Raise ConfigError if an algorithm was asked for that the environment does not use."""
+    if algorithm is not None and not environment.makes_models:
+        kinds = ", ".join(sorted({type(agent.model).__name__ for agent in environment.agents}))
+        raise ConfigError(
+            f"--algo {algorithm} cannot apply: {type(environment).__name__}.setup_agents() makes its own models "
+            f"({kinds}); leave --algo out, or make them by self.make_model(obs_shape, n_actions)"
+        )
+
+
+def open_trackers(options: TrackingOptions, folder: Path | None = None) -> list[Callback]:
+    """Return the trackers that were asked for; raise ConfigError for a package that is not installed.
+
+    folder: the run folder; None: only check that every tracker can be made.
+    """
+    loaders = {"tensorboard": load_tensorboard, "wandb": load_wandb, "mlflow": load_mlflow}
+    for name, load in loaders.items():
+        if getattr(options, name):
+            load()
+    listeners = [load_callback(name) for name in options.listener]
+    if folder is None:
+        return []
+    trackers: list[Callback] = [TensorBoardWriter(folder / "tensorboard", root=folder)] if options.tensorboard else []
+    trackers += [WandbWriter(folder)] if options.wandb else []
+    trackers += [MLflowWriter(folder)] if options.mlflow else []
+    return [*trackers, *listeners]
+
+
+def _run_training(
+    environment: Environment,
+    log: RunLog,
+    epochs: int,
+    options: TrackingOptions,
+    callbacks: Sequence[Callback] = (),
+) -> RunSummary:
+    """Run the experiment with all callbacks, write the results into the run folder and return the summary."""
     run, folder = environment.prepare(), log.folder
     log.run = run
     run.run_id = folder.run_id  # the same id in folder, log and metrics
@@ -90,17 +154,24 @@ def _run_training(environment: Environment, log: RunLog, epochs: int, options: T
     run.watchdog.folder, run.watchdog.give_up = folder.path, partial(_exit_hung_run, log)
     _report_to_parent(environment, folder)
     metrics = MetricsWriter(folder.metrics)
-    callbacks = [
+    everyone = [
         EventLog(),
         metrics,
-        show_progress(quiet=options.quiet),
-        *([TensorBoardWriter(folder.path / "tensorboard", root=folder.path)] if options.tensorboard else []),
+        TerminalCallback(environment, sys.stderr)
+        if options.watch == "terminal"
+        else show_progress(quiet=options.quiet),
+        TraceWriter(environment.timeline, folder.trace),
+        *open_trackers(options, folder.path),
         *environment.recorders(folder.path),
+        *callbacks,
     ]
     unwritten = 0
     try:
-        with graceful_stop(run.request_stop):
-            summary = environment.run_experiment(epochs, callbacks=callbacks)
+        with graceful_stop(run.request_stop), watched(folder.path) if options.watch == "page" else nullcontext():
+            summary = environment.run_experiment(epochs, callbacks=everyone)
+    except Interrupted as error:
+        error.args = (f"{error}; go on with: parallel-agents resume {folder.path}",)
+        raise
     finally:
         for replica in run.environments:
             _fails(f"close() of {type(replica).__name__}", replica.close)
@@ -111,7 +182,7 @@ def _run_training(environment: Environment, log: RunLog, epochs: int, options: T
     summary = {**summary, "unwritten_outputs": unwritten, "run_dir": str(folder.path)}
     if _fails("summary.json", lambda: folder.write("summary.json", summary)):
         summary["unwritten_outputs"] += 1
-    print_result(summary, _format(summary), as_json=options.json)
+    return summary
 
 
 def _fails(name: str, write: Callable[[], object]) -> bool:
@@ -149,50 +220,55 @@ def _report_to_parent(environment: Environment, folder: RunFolder) -> None:
     status.set_messages(folder=str(folder.path.absolute()), name=type(environment).__name__)
 
 
-def read_config(folder: RunFolder) -> Config:
-    """Return the configuration that a run was started with."""
-    path = folder.path / "config.json"
-    try:
-        return Config.build(read_json(path, MAX_CONFIG_BYTES))
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"cannot read {path}: {error}") from error
-
-
 def merge_options(options: Train) -> dict[str, Any]:
     """Return the configuration of the options; later sources win: file, short options, --set."""
-    short: dict[str, dict[str, Any]] = {
-        "world": {"agents": options.agents},
-        "model": {"algorithm": options.algo},
-        "experiment": {
-            "worlds": options.worlds,
-            "epochs": options.epochs,
-            "seed": options.seed,
-            "seeds": options.seeds,
-        },
-        "parallel": {"backend": options.backend},
-    }
-    short = {name: {key: value for key, value in keys.items() if value is not None} for name, keys in short.items()}
+    return merge(*(layer for _, layer in option_layers(options)))
+
+
+def option_layers(options: Train) -> list[tuple[str, dict[str, Any]]]:
+    """Return every source of configuration on the command line with its sections, in the order in which they win."""
+    names = ("agents", "algo", "worlds", "epochs", "total_timesteps", "seed", "seeds", "backend")
+    short = short_options(**{name: getattr(options, name) for name in names})
     if options.sweep:
-        short["experiment"]["sweep"] = merge(*(parse_sweep(text) for text in options.sweep))
-    settings = [parse_setting(text) for text in options.set]
-    for setting in settings:
-        for section, keys in setting.items():
-            for key in keys:
-                if key in short.get(section, {}):
-                    raise ConfigError(f"{section}.{key} is given twice: by its own option and by --set; leave one out")
-    return merge(Config.read(options.config), {name: keys for name, keys in short.items() if keys}, *settings)
+        short.setdefault("experiment", {})["sweep"] = merge(*(parse_sweep(text) for text in options.sweep))
+    settings = merge(*(parse_setting(text) for text in options.set))
+    for section, keys in settings.items():
+        for key in keys:
+            if key in short.get(section, {}):
+                raise ConfigError(f"{section}.{key} is given twice: by its own option and by --set; leave one out")
+    return [(str(options.config), Config.read(options.config)), ("option", short), ("--set", settings)]
+
+
+def short_options(**given: Any) -> dict[str, dict[str, Any]]:
+    """Return the options that have names of their own as sections of the configuration, without those that are None."""
+    if given.get("epochs") is not None and given.get("total_timesteps") is not None:
+        raise ConfigError("--epochs and --total-timesteps both say how long the run is: leave one out")
+    sections = {"agents": ("world", "agents"), "algo": ("model", "algorithm"), "backend": ("parallel", "backend")}
+    found: dict[str, dict[str, Any]] = {}
+    for name, value in given.items():
+        section, key = sections.get(name, ("experiment", name))
+        if value is not None:
+            found.setdefault(section, {})[key] = value
+    return found
 
 
 def _format(summary: Mapping[str, Any]) -> str:
     digest = summary["digest"] or f"none: {summary['no_digest']}"
     return (
-        f"{summary['epochs']} epochs, {summary['turns']:,} turns at {summary['turns_per_second']:,.0f}/s, "
+        f"{summary['epochs']} epochs, {summary['total_timesteps']:,} timesteps at {summary['fps']:,.0f} fps, "
         f"{summary['updates']:,} updates at {summary['updates_per_second']:,.0f}/s in {summary['wall_seconds']:.1f} s\n"
-        f"mean reward per agent and epoch {summary['mean_reward']:.2f} (last 100 epochs)\n"
+        f"{_format_episodes(summary)}"
         f"{_format_sweep(summary['replicas'])}"
         f"digest {digest}\n"
         f"run folder {summary['run_dir']}\n"
+        f"next: parallel-agents eval {summary['run_dir']}   or: parallel-agents curve {summary['run_dir']}\n"
     )
+
+
+def _format_episodes(summary: Mapping[str, Any]) -> str:
+    if summary["ep_rew_mean"] is None:
+        return f"no episode has ended; mean reward per agent and epoch {summary['mean_reward']:.2f}\n"
+    return f"ep_rew_mean {summary['ep_rew_mean']:.2f}, ep_len_mean {summary['ep_len_mean']:.1f} (newest episodes)\n"
 
 
 def _format_sweep(replicas: Sequence[Mapping[str, Any]]) -> str:

@@ -10,6 +10,8 @@ import tyro
 
 Version = Literal["head", "leaderboard", "debugged"]
 Red = Literal["B_line", "Meander", "Sleep"]
+Rule = Literal["right_repairs", "no_higher_compromised", "highest_compromised", "fixed_types"]
+_RULE = "How compliance is judged; only the default means that the defender defends."
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,10 +21,10 @@ class _Command:
     quiet: bool = False
     """No progress display."""
 
-    def run(self) -> None:
+    def run(self) -> int | None:
         from parallel_agents.cli.workflow_runs import run
 
-        run(self)
+        return run(self)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,7 +39,7 @@ class _Game(_Command):
 
 @dataclass(frozen=True)
 class Replay(_Command):
-    """Replay recorded episodes of the reference simulator and compare every turn exactly.
+    """Replay recorded episodes of the reference simulator and compare every turn exactly; exit code 1 if any differs.
 
     Example: parallel-agents workflow replay episodes.jsonl.gz --version head --json
     """
@@ -58,15 +60,26 @@ class Train(_Game):
     order: str | None = None
     """Five unit types separated by commas, the most urgent first; or "all": one policy for all orders."""
     red: tuple[Red, ...] = ("B_line", "Meander")
-    """Attackers; worlds take them in turn. With --order the first one."""
+    """Attackers; worlds take them in turn."""
     epochs: int | None = None
     """Epochs (episodes of every world); by default 2000, and 50 with --order."""
     worlds: int | None = None
     """Worlds side by side; by default 64, and 25 with --order."""
+    seeds: int | None = None
+    """Replicas with successive seeds in the same stacks, which `evaluate` scores as an ensemble (without --order)."""
+    rule: Annotated[Rule | None, tyro.conf.arg(help=_RULE)] = None
     alignment: float | None = None
     """Weight of the alignment reward (with --order)."""
+    clone: int = 0
+    """Episodes in which a new policy first learns to do what the script does (with --order)."""
+    start: Path | None = None
+    """Folder of a policy for orders to start from, instead of a new one (with --order)."""
+    resume: Path | None = None
+    """Folder of a training with --order to go on with; of the other options only --epochs is read."""
     set: Annotated[tuple[str, ...], tyro.conf.arg(metavar="SECTION.KEY=VALUE"), tyro.conf.UseAppendAction] = ()
-    """Set one value of the configuration (without --order); may be repeated."""
+    """Set one value of the configuration; with --order one of the learner's, such as model.lr. May be repeated."""
+    plots: bool = False
+    """Draw the learning curve (with --order)."""
     out: Path | None = None
     """Folder; by default a new one under runs/."""
 
@@ -90,9 +103,14 @@ class Search(_Game):
     """Average compliance at which an order counts as learnt."""
     min_episodes: int = 10
     """Episodes before an order may count as learnt."""
-    alignment: float = 30.0
-    """Weight of the alignment reward."""
-    method: Literal["gp_ucb", "random", "historical"] = "gp_ucb"
+    rule: Annotated[Rule, tyro.conf.arg(help=_RULE)] = "right_repairs"
+    alignment: float | None = None
+    """Weight of the alignment reward; by default 1, and 30 with the other rules."""
+    start: Path | None = None
+    """Folder of a policy trained with --order all: every order is fine-tuned from it."""
+    noise: float | None = None
+    """Standard deviation of a trained order's return over seeds, for the Gaussian process; by default it is fitted."""
+    method: Literal["gp_ucb", "random"] = "gp_ucb"
     """How the next order is chosen."""
     red: Red = "B_line"
     """Attacker."""
@@ -102,42 +120,57 @@ class Search(_Game):
 
 @dataclass(frozen=True)
 class Evaluate(_Command):
-    """Score a trained or scripted defender: both versions of the game, B_line, Meander and Sleep at 30, 50, 100 turns.
+    """Score a defender: both versions of the game, B_line, Meander and Sleep at 30, 50 and 100 turns.
 
-    Example: parallel-agents workflow evaluate runs/defender --episodes 1000
+    Example: parallel-agents workflow evaluate runs/defender --out table
+    Example: parallel-agents workflow evaluate my_agents:Defender --episodes 1000
     """
 
-    run_dir: tyro.conf.Positional[str]
-    """Folder that `workflow train` printed, or sleep, random, react_restore, react_remove or op_once."""
+    defender: tyro.conf.Positional[tuple[str, ...]]
+    """Folders that `workflow train` printed, or files of weights (several: an ensemble); module:Class, an agent with
+    the challenge's get_action(observation, action_space); or sleep, random, react_restore, react_remove, op_once or
+    blue_react_restore, the challenge's own heuristic."""
     episodes: int = 1000
     """Episodes against each red agent."""
     order: str | None = None
-    """For a defender that was trained with --order: the order to use; by default the one it was trained on."""
+    """Judge the defender under this order; by default the one it was trained on, if any."""
     best: bool = False
     """Use the weights of the best evaluation during training instead of the newest."""
+    out: Path | None = None
+    """Folder for the table as table.json, table.md and table.png."""
     animation: Path | None = None
     """Write one episode as a GIF."""
+    timeline: Path | None = None
+    """Draw one episode as a timeline of hosts, actions and points lost (PNG)."""
+    steps: int = 100
+    """Turns of the episode in the animation or timeline, and under an order."""
+    late_start: int = 0
+    """Turns that blue sleeps before it may act, in the animation or timeline, and under an order."""
     red: Red = "B_line"
-    """Attacker in the animation, and for a defender that was trained with --order."""
+    """Attacker in the animation or timeline, and under an order."""
     version: Version = "leaderboard"
-    """Version of the game in the animation, and for a defender that was trained with --order."""
+    """Version of the game in the animation or timeline, and under an order."""
     seed: int = 0
     """Seed of the evaluation's worlds."""
 
 
 @dataclass(frozen=True)
 class Landscape(_Game):
-    """Evaluate all 120 orders with a scripted defender, by brute force.
+    """Evaluate all 120 orders, by brute force: with the script, or with a policy for all orders.
 
-    Example: parallel-agents workflow landscape --red Meander --late-start 50
+    Example: parallel-agents workflow landscape --red Meander --late-start 50 --picture orders.png
     """
 
+    policy: Path | None = None
+    """Folder of a policy that was trained with --order; by default the script that obeys every order."""
     red: Red = "Meander"
     """Attacker."""
     late_start: int = 50
     """Turns that blue sleeps before it may act."""
     episodes: int = 200
     """Episodes per order, in the same worlds for all orders."""
+    picture: Path | None = None
+    """Draw compliance and return of all orders as a map (PNG)."""
 
 
 @dataclass(frozen=True)
@@ -154,5 +187,5 @@ class Workflow:
         ]
     ] = field()
 
-    def run(self) -> None:
-        self.command.run()
+    def run(self) -> int | None:
+        return self.command.run()

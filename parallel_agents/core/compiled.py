@@ -20,12 +20,15 @@ import os
 import re
 import shutil
 import stat
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numba
 from numba import njit as njit
+from numba.core import event
 
 HEAD, MARK = "kernels-", "in_use"
 """Start of every folder's name, and the file in it whose lock says that a process uses the folder."""
@@ -126,6 +129,24 @@ def _last_used(folder: Path) -> float:
         return 0.0
 
 
+class Announcement(event.Listener):  # type: ignore[misc]
+    """Say once, on a terminal, that kernels are being compiled: the first start of a machine takes longer."""
+
+    def __init__(self) -> None:
+        self._said = False
+
+    def on_start(self, event: Any) -> None:
+        """Take the start of a compilation; what numba finds in its cache is none."""
+        module = getattr(event.data["dispatcher"].py_func, "__module__", "")
+        if not self._said and module.startswith("parallel_agents.") and sys.stderr.isatty():
+            self._said = True
+            sys.stderr.write("compiling kernels for this machine, once: about 20 seconds\n")
+
+    def on_end(self, event: Any) -> None:
+        """Take the end of a compilation."""
+
+
+event.register("numba:compile", Announcement())
 # Set in the environment, so that worker processes use the same folder; `reload_config` makes numba read it again.
 os.environ["NUMBA_CACHE_DIR"] = str(cache_folder(Path(__file__).parents[1]))
 numba.config.reload_config()

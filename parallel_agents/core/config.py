@@ -15,6 +15,7 @@ from __future__ import annotations
 import difflib
 import itertools
 import json
+import math
 import tomllib
 import types
 import typing
@@ -38,6 +39,8 @@ class Experiment:
 
     epochs: int = 100
     """Number of epochs; they are counted from 1."""
+    total_timesteps: int | None = None
+    """Steps of single worlds instead of `epochs`: as many epochs of `max_turns` turns of all worlds as they fill."""
     max_turns: int = 100
     """Turns of an epoch: at most this many without `autoreset`, exactly this many with it."""
     autoreset: bool = False
@@ -64,9 +67,12 @@ class Experiment:
     def __post_init__(self) -> None:
         for name in ("epochs", "max_turns", "seeds", "worlds", "keep_last", "eval_episodes"):
             _at_least(self, "experiment", name, 1)
-        for name in ("seed", "record_period", "checkpoint_every", "eval_every"):
+        for name in ("seed", "record_period", "checkpoint_every", "eval_every", "total_timesteps"):
             if getattr(self, name) is not None:
                 _at_least(self, "experiment", name, 0)
+        if self.total_timesteps is not None:
+            epochs = max(1, math.ceil(self.total_timesteps / (self.max_turns * self.worlds)))
+            object.__setattr__(self, "epochs", epochs)  # a frozen dataclass sets a value that follows from others so
         for key, values in self.sweep.items():
             if key.partition(".")[0] not in ("model", "world") or not key.partition(".")[2]:
                 raise ConfigError(
@@ -218,8 +224,9 @@ class Config:
 
 _PROBLEM = ("train_interval", "policy_lag", "turn_order", "publish")
 _EXECUTION_KEYS = {f"parallel.{f.name}" for f in fields(Parallel) if f.name not in _PROBLEM} | {
-    f"experiment.{name}"
-    for name in ("epochs", "record_period", "checkpoint_every", "keep_last", "eval_every", "eval_episodes")
+    f"experiment.{f.name}"
+    for f in fields(Experiment)
+    if f.name not in ("max_turns", "autoreset", "seed", "seeds", "worlds", "sweep")
 }
 """Keys that may differ when a run is resumed: no result except that of evaluations depends on them."""
 
@@ -311,12 +318,54 @@ def _from_text(value: str) -> Any:
         return value
 
 
+ELSEWHERE = {
+    "learning_rate": "model.lr",
+    "n_steps": "experiment.max_turns",
+    "num_steps": "experiment.max_turns",
+    "n_envs": "experiment.worlds",
+    "num_envs": "experiment.worlds",
+    "total_steps": "experiment.total_timesteps",
+    "total_timesteps": "experiment.total_timesteps",
+    "ent_coef": "model.ent_coef",
+    "vf_coef": "model.vf_coef",
+    "gamma": "model.gamma",
+    "gae_lambda": "model.gae_lambda",
+    "clip_coef": "model.clip_range",
+    "clip_range": "model.clip_range",
+    "update_epochs": "model.n_epochs",
+    "n_epochs": "model.n_epochs",
+    "num_minibatches": "model.n_minibatches",
+    "batch_size": "model.batch_size",
+    "buffer_size": "model.buffer_size",
+    "learning_starts": "model.learning_starts",
+    "target_network_frequency": "model.target_update_interval",
+    "gradient_steps": "model.updates_per_round",
+    "train_freq": "parallel.train_interval",
+    "train_frequency": "parallel.train_interval",
+    "exploration_fraction": "model.epsilon_epochs",
+    "exploration_initial_eps": "model.epsilon",
+    "exploration_final_eps": "model.epsilon_final",
+    "start_e": "model.epsilon",
+    "end_e": "model.epsilon_final",
+    "net_arch": "model.hidden",
+    "policy_kwargs": "model.hidden",
+    "anneal_lr": "model.lr_final, with model.lr_updates",
+    "stats_window_size": "nothing: ep_rew_mean is over the episodes that ended in an epoch",
+    "device": "parallel.device",
+    "verbose": "--quiet",
+    "env_id": "the target, such as gymnasium:CartPole-v1",
+}
+"""Names of Stable-Baselines3 and CleanRL, and what they are called here."""
+
+
 def check_keys(values: Iterable[str], known: list[str], what: str, prefix: str = "") -> None:
     """Raise ConfigError for a key that is not known, with the most similar known key."""
     for key in values:
         if key not in known:
             near = difflib.get_close_matches(str(key), known, n=1)
             hint = f"; did you mean {prefix}{near[0]}?" if near else "."
+            if key in ELSEWHERE:
+                hint = f"; here it is {ELSEWHERE[key]}."
             raise ConfigError(f"unknown {what} {prefix}{key}{hint} Allowed: {', '.join(known)}")
 
 

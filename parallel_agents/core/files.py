@@ -112,8 +112,10 @@ def read_json(path: Path, max_bytes: int, *, root: Path | None = None) -> Any:
         raise ValueError("it is nested too deeply") from error
 
 
-def write_atomically(path: Path, chunks: Iterable[bytes], *, root: Path | None = None) -> None:
+def write_atomically(path: Path, chunks: Iterable[bytes], *, root: Path | None = None, sync: bool = True) -> None:
     """Replace `path` with these bytes: write a temporary file, sync it, rename it, sync the folder.
+
+    Without `sync`, a crash of the machine may lose the new file, which is enough for what is written anew all the time.
 
     A link at `path` is replaced too; the file it points to is not changed.
     """
@@ -125,13 +127,15 @@ def write_atomically(path: Path, chunks: Iterable[bytes], *, root: Path | None =
                 for chunk in chunks:
                     file.write(chunk)
                 file.flush()
-                os.fsync(file.fileno())
+                if sync:
+                    os.fsync(file.fileno())
             os.replace(temporary, path.name, src_dir_fd=folder, dst_dir_fd=folder)
         except BaseException:
             with suppress(FileNotFoundError):
                 os.unlink(temporary, dir_fd=folder)
             raise
-        os.fsync(folder)
+        if sync:
+            os.fsync(folder)
 
 
 def is_unfinished(name: str) -> bool:

@@ -51,25 +51,21 @@ class FolderLock:
             descriptor = open_regular(folder / LOCK_NAME, os.O_RDWR | os.O_CREAT)
         except OSError as error:
             raise RunError(f"cannot lock {folder}: {error.strerror} ({folder / LOCK_NAME})") from error
+        self.release = weakref.finalize(self, os.close, descriptor)
+        """Releases the lock; may be called twice, and is called if the object is collected."""
         try:
             _lock(descriptor, folder, fcntl.LOCK_EX)
             os.ftruncate(descriptor, 0)
             os.pwrite(descriptor, _describe_this_process().encode(), 0)
         except BaseException:
-            os.close(descriptor)
+            self.release()
             raise
-        self._descriptor = [descriptor]
-        self._finalizer = weakref.finalize(self, _close, self._descriptor)
         _locks.add(self)
 
     @property
     def held(self) -> bool:
         """False after `release`."""
-        return bool(self._descriptor)
-
-    def release(self) -> None:
-        """Release the lock; may be called twice."""
-        _close(self._descriptor)
+        return self.release.alive
 
     def __enter__(self) -> FolderLock:
         return self
@@ -96,6 +92,23 @@ def require_unlocked(folder: Path) -> None:
         _lock(descriptor, folder, fcntl.LOCK_SH)
     finally:
         os.close(descriptor)
+
+
+def is_locked(folder: Path) -> bool:
+    """Return whether a process holds the lock of a folder, without waiting."""
+    try:
+        descriptor = open_regular(folder / LOCK_NAME)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False  # this file system knows no locks
+    finally:
+        os.close(descriptor)
+    return False
 
 
 def _lock(descriptor: int, folder: Path, kind: int) -> None:
@@ -136,11 +149,6 @@ def _describe_holder(text: str) -> str:
             case {"pid": int(pid), "host": str(host), "command": str(command), "since": str(since)}:
                 return f"process {pid} on {host} since {since} ({command})"
     return "another process"
-
-
-def _close(descriptor: list[int]) -> None:
-    while descriptor:
-        os.close(descriptor.pop())
 
 
 _locks: weakref.WeakSet[FolderLock] = weakref.WeakSet()

@@ -90,7 +90,7 @@ def generator(
 
 
 @intrinsic  # type: ignore[untyped-decorator]
-def _high(context: Any, a: np.uint64, b: np.uint64) -> tuple[Any, Callable[..., Any]]:
+def high_product(context: Any, a: np.uint64, b: np.uint64) -> tuple[Any, Callable[..., Any]]:
     """Return the upper 64 bits of a·b: one machine instruction that Python does not offer."""
 
     def multiply(context: Any, builder: Any, signature: Any, factors: Sequence[Any]) -> Any:
@@ -108,8 +108,8 @@ def draw(
     """Return four 64-bit words: slots 4·block … 4·block + 3 of an address. All arguments are uint64."""
     c0, c1, c2, c3 = block + _ONE, turn, epoch, world  # numpy increments its counter before it draws
     for _ in range(10):
-        h0, l0 = _high(_M0, c0), _M0 * c0
-        h1, l1 = _high(_M1, c2), _M1 * c2
+        h0, l0 = high_product(_M0, c0), _M0 * c0
+        h1, l1 = high_product(_M1, c2), _M1 * c2
         c0, c1, c2, c3 = h1 ^ c1 ^ k0, l1, h0 ^ c3 ^ k1, l0
         k0 += _W0
         k1 += _W1

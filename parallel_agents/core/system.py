@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextvars
+import queue
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -32,26 +34,55 @@ def _memory() -> dict[str, float]:
     return {name: float(rest.split()[0]) for name, _, rest in (line.partition(":") for line in lines)}
 
 
-def in_background(call: Callable[[], Answer], name: str) -> Future[Answer]:
-    """Start a call in a thread of its own, and return the future of its answer.
+class BackgroundThread:
+    """A thread that makes calls one after the other.
 
-    The thread is a daemon, unlike those of an executor: a call that never returns must not keep the interpreter from
-    ending.
+    It is a daemon, unlike those of an executor: a call that never returns must not keep the interpreter from ending.
+    Its log records carry the context of the thread that made it.
+    """
+
+    def __init__(self, name: str) -> None:
+        """Start the thread; raise RuntimeError if the system gives none."""
+        self._calls: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self.thread = threading.Thread(
+            target=contextvars.copy_context().run, args=(self._work,), name=name, daemon=True
+        )
+        self.thread.start()
+
+    def submit(self, call: Callable[[], Answer]) -> Future[Answer]:
+        """Make a call after those before it, and return the future of its answer."""
+        future: Future[Answer] = Future()
+        self._calls.put(partial(_complete, future, call))
+        return future
+
+    def close(self) -> None:
+        """Let the thread end after the calls so far; return at once."""
+        self._calls.put(None)
+
+    def _work(self) -> None:
+        while (call := self._calls.get()) is not None:
+            call()
+
+
+def in_background(call: Callable[[], Answer], name: str) -> Future[Answer]:
+    """Make a call in a thread of its own, or at once if the system gives no thread; return the future of its answer.
 
     >>> in_background(lambda: 6 * 7, "question").result(timeout=5)
     42
     """
-    future: Future[Answer] = Future()
-
-    def work() -> None:
-        try:
-            future.set_result(call())
-        except BaseException as error:
-            future.set_exception(error)
-
-    context = contextvars.copy_context()  # so that log records of this thread carry the run's context
     try:
-        threading.Thread(target=context.run, args=(work,), name=name, daemon=True).start()
-    except RuntimeError:  # the system gives no more threads: make the caller wait
-        work()
-    return future
+        thread = BackgroundThread(name)
+    except RuntimeError:
+        future: Future[Answer] = Future()
+        _complete(future, call)
+        return future
+    answer = thread.submit(call)
+    thread.close()
+    return answer
+
+
+def _complete(future: Future[Answer], call: Callable[[], Answer]) -> None:
+    try:
+        future.set_result(call())
+    except BaseException as error:
+        future.set_exception(error)

@@ -5,13 +5,17 @@ The first axis of an array is the agent, the second the world. Shapes: N agents,
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+import numpy as np
 from numpy.typing import NDArray
 
 Array = NDArray[Any]
+Bools = NDArray[np.bool_]
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
 
 
 class AgentId(NamedTuple):
@@ -21,7 +25,7 @@ class AgentId(NamedTuple):
     agent: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Transitions:
     """One turn of the agents of a stack, as it is stored."""
 
@@ -45,6 +49,27 @@ class Transitions:
     """Version of the weights that chose the actions."""
     extras: Mapping[str, Array] = field(default_factory=dict)
     """(N, W, …) further columns, such as the log-probability of the action."""
+
+
+Masks = Sequence[Array | None] | None
+"""Action masks of an environment, one (W, A) bool array per agent; None: everything is allowed."""
+
+
+@dataclass(slots=True)
+class TurnInputs:
+    """What the agents choose from in a turn: one entry per environment of the run."""
+
+    environments: Sequence[int]
+    """The environments that take part in the turn."""
+    observations: Sequence[Any]
+    """(N, W, *obs), or one (W, *obs) per agent."""
+    masks: Sequence[Masks]
+    first: Sequence[Array]
+    """(N, W) bool, True where an episode starts."""
+    epoch: int
+    turn: int
+    sequential: bool
+    """Agents observe again at their place in the order (`act_in_turn`), before their actions are read."""
 
 
 @dataclass(slots=True)
@@ -112,3 +137,11 @@ class EpochStats:
     seconds: float
     metrics: Mapping[str, Array] = field(default_factory=dict)
     """(agents,) further metrics: epsilon, buffer fill, …"""
+    total_timesteps: int = 0
+    """Steps of single worlds so far, in each replica."""
+    timesteps: int = 0
+    """Those of this epoch."""
+    wall_seconds: float = 0.0
+    """Seconds of the whole run so far."""
+    episodes: Array = field(default_factory=lambda: np.zeros((3, 0)))
+    """(3, agents) number, sum of returns and sum of lengths of the episodes that ended in this epoch."""

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
 
 from parallel_agents.algorithms.base import Model
 from parallel_agents.algorithms.learner import RoundResult
-from parallel_agents.checkpoint.serialization import pack
 from parallel_agents.core.errors import CheckpointError, ParallelAgentsError
-from parallel_agents.core.types import AgentId, Array, RoundStats, StepResult
+from parallel_agents.core.serialization import pack
+from parallel_agents.core.types import AgentId, Array, Masks, RoundStats, StepResult, TurnInputs
+from parallel_agents.engine.collect import CompiledWorld, Progress
 from parallel_agents.engine.events import class_ids
 from parallel_agents.engine.plan import Plan
-from parallel_agents.engine.stacks import Masks, Stack, StackedAgents, group_models
+from parallel_agents.engine.stacks import Stack, StackedAgents, group_models
 from parallel_agents.engine.standalone import StandaloneAgent, fits_a_stack
 
 
@@ -26,20 +27,8 @@ class Agents(Protocol):
     def start_epoch(self, epoch: int) -> None:
         """Prepare for an epoch."""
 
-    def act(
-        self,
-        observations: Sequence[Any],
-        masks: Sequence[Masks],
-        first: Sequence[Array],
-        epoch: int,
-        turn: int,
-        *,
-        sequential: bool,
-    ) -> int:
-        """Choose actions from what every environment shows before the turn; return how many were computed in a batch.
-
-        sequential: `act_in_turn` will be called for each agent before its actions are read.
-        """
+    def act(self, inputs: TurnInputs) -> int:
+        """Choose actions from what the environments show before the turn; return how many were computed in a batch."""
 
     def act_in_turn(self, agent_id: AgentId, observation: Array, mask: Array | None, epoch: int, turn: int) -> bool:
         """Choose one agent's actions at its place in the order; return whether batched ones were computed again."""
@@ -69,6 +58,7 @@ class AgentGroup:
     def __init__(self, environments: Sequence[Any], plan: Plan, *, world_deadline: float, locked: bool) -> None:
         """world_deadline: seconds that a slow model may take. locked: put a lock on every buffer of a stack."""
         self.environments = list(environments)
+        self._together = plan.act_together
         self.before_write: Callable[[], None] = lambda: None
         """Called before buffers are written: learner threads may still have to read them."""
         self.worlds = self.environments[0].n_worlds
@@ -138,25 +128,14 @@ class AgentGroup:
         for agents in self._all:
             agents.start_epoch(epoch)
 
-    def act(
-        self,
-        environments: Collection[int],
-        observations: Sequence[Any],
-        masks: Sequence[Masks],
-        first: Sequence[Array],
-        epoch: int,
-        turn: int,
-        *,
-        sequential: bool,
-    ) -> None:
-        """Let the agents of some environments choose their actions.
-
-        observations[environment][agent]: (W, *obs). masks[environment][agent]: (W, A) bool; None for an environment or
-        an agent: everything is allowed. first[environment]: (N, W) bool, True where an episode starts.
-        """
-        self._acting = [agents for agents in self._all if any(own.environment in environments for own in agents.ids)]
+    def act(self, inputs: TurnInputs) -> None:
+        """Let the agents of the environments that take part choose their actions."""
+        taking_part = inputs.environments
+        self._acting = self._all
+        if len(taking_part) < len(self.environments):
+            self._acting = [agents for agents in self._all if any(k in taking_part for k, _ in agents.ids)]
         for agents in self._acting:
-            self.chosen += agents.act(observations, masks, first, epoch, turn, sequential=sequential)
+            self.chosen += agents.act(inputs)
 
     def act_in_turn(self, agent_id: AgentId, observation: Array, mask: Array | None, epoch: int, turn: int) -> None:
         """Let one agent choose at its place in the order; what was batched is computed again only where it changed."""
@@ -178,6 +157,29 @@ class AgentGroup:
         """Return a copy of the actions (W, …) of one agent."""
         return self._agents_of[agent_id].actions_of(agent_id).copy()
 
+    def why_not_compiled(self) -> str | None:
+        """Return why the agents cannot play whole epochs in compiled code; None: they can."""
+        if not self._together:
+            return "agents are computed one by one (parallel.enabled or parallel.parallel_actions is false)"
+        if self.standalone:
+            return f"{self._agent(self.standalone[0].ids[0]).name} has a model or hooks of its own"
+        if len(self._stacked) > 1:
+            return "the agents have different algorithms or shapes"
+        if self.stores_events:
+            return "transitions are stored with their event types"
+        return self.stacks[0].not_compiled
+
+    def collect(
+        self, environment: int, world: CompiledWorld, progress: Progress, *turns: int, autoreset: bool, stores: bool
+    ) -> int:
+        """Play turns of one environment in compiled code; turns: epoch, first turn, and end. Return where to go on."""
+        if stores:
+            self.before_write()
+        before = progress.counters[0]
+        after = self._stacked[0].collect(environment, world, progress, *turns, autoreset=autoreset, stores=stores)
+        self.chosen += int(progress.counters[0] - before) * progress.alive.size
+        return after
+
     def store(self, step: StepResult) -> None:
         """Store the transitions of every agent that acted in this turn."""
         self.before_write()
@@ -197,10 +199,10 @@ class AgentGroup:
 
     # -- learning --------------------------------------------------------------------------------------------
 
-    def train_standalone(self) -> None:
-        """Train the standalone agents, inline, those with a higher `training_priority` first."""
-        for agent in sorted(self.standalone, key=lambda own: -own.training_priority):
-            agent.train()
+    def train_standalone(self) -> dict[AgentId, dict[str, float]]:
+        """Train the standalone agents, inline, those with a higher `training_priority` first; return their metrics."""
+        ordered = sorted(self.standalone, key=lambda own: -own.training_priority)
+        return {agent.ids[0]: agent.train() for agent in ordered}
 
     # -- digest and checkpoint -------------------------------------------------------------------------------
 
@@ -215,6 +217,17 @@ class AgentGroup:
         """Return why digest and checkpoint cannot cover every agent; None: they can."""
         reasons = (agent.missing_state() for agent in self.standalone)
         return next(filter(None, reasons), None) or next(filter(None, map(self._unstorable, self.agent_ids)), None)
+
+    def global_draws(self) -> str | None:
+        """Return which own model drew from a global random generator; None: none did."""
+        for agent in self.standalone:
+            if agent.global_draws:
+                owner = self._agent(agent.ids[0])
+                return (
+                    f"the model of {owner.name} ({type(owner.model).__name__}) is not reproducible: its "
+                    f"{agent.global_draws}; draw from a generator of its own, seeded in place(seed, agent, worlds)"
+                )
+        return None
 
     def _unstorable(self, agent_id: AgentId) -> str | None:
         """Return what is wrong with what an agent's own hooks return; None: it can be stored."""
@@ -247,21 +260,27 @@ class AgentGroup:
             values[[self._numbers[agent_id] for agent_id in ids]] = column
         return values
 
-    def round_stats(self, results: Sequence[RoundResult]) -> RoundStats:
-        """Return one round of all stacks as one record of all agents, for callbacks."""
-        names = dict.fromkeys(name for result in results for name in result.metrics)
+    def round_stats(
+        self, round_: int, results: Sequence[RoundResult], standalone: Mapping[AgentId, Mapping[str, float]]
+    ) -> RoundStats:
+        """Return one round of all stacks and standalone agents as one record of all agents, for callbacks."""
+        names = [name for result in results for name in result.metrics]
+        names += [name for own in standalone.values() for name in own if name != "updates"]
+
+        def column(name: str, columns: Sequence[Array], missing: float = np.nan) -> Array:
+            values = self.in_order(columns, missing)
+            for agent_id, own in standalone.items():
+                values[self._numbers[agent_id]] = own.get(name, missing)
+            return values
 
         def metric(name: str) -> Array:
-            columns = [
-                result.metrics.get(name, np.full(len(ids), np.nan))
-                for result, ids in zip(results, self.members, strict=True)
-            ]
-            return self.in_order(columns)
+            pairs = zip(results, self.members, strict=True)
+            return column(name, [result.metrics.get(name, np.full(len(ids), np.nan)) for result, ids in pairs])
 
         return RoundStats(
-            round=results[0].round,
-            updates=self.in_order([result.updates for result in results], 0).astype(np.int64),
+            round=round_,
+            updates=column("updates", [result.updates for result in results], 0).astype(np.int64),
             rejected=self.in_order([result.rejected for result in results], 0).astype(np.int64),
-            metrics={name: metric(name) for name in names},
+            metrics={name: metric(name) for name in dict.fromkeys(names)},
             seconds=sum(result.seconds for result in results),
         )

@@ -3,6 +3,7 @@
     for each epoch:                                                   Loop.run_epoch
         for each turn:                                                Loop.turn
             observe -> act -> apply actions -> store transitions
+        or, where the worlds are compiled, all turns in a few calls:  Loop._collect
         store what the last turn led to
         if a round is due:                                            Rounds.boundary
             snapshot -> submit -> wait for round r - lag -> publish
@@ -15,15 +16,18 @@ from __future__ import annotations
 import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import numpy as np
 
-from parallel_agents.algorithms.learner import LearnerState, RoundResult
+from parallel_agents.algorithms.acting_kernels import all_finite
+from parallel_agents.algorithms.learner import LearnerState, RoundResult, Snapshot
 from parallel_agents.core.config import Parallel
 from parallel_agents.core.errors import (
+    ActionError,
     DeadlineError,
     LearnerError,
     NonFiniteError,
@@ -34,11 +38,12 @@ from parallel_agents.core.errors import (
     WorldError,
 )
 from parallel_agents.core.observations import flatten_observation
-from parallel_agents.core.types import AgentId, Array, StepResult
+from parallel_agents.core.types import AgentId, Array, StepResult, TurnInputs
 from parallel_agents.engine.agents import AgentGroup
+from parallel_agents.engine.collect import BAD_ACTION, BAD_OBSERVATION, CompiledWorld, Progress
 from parallel_agents.engine.events import read_events
 from parallel_agents.engine.plan import Plan
-from parallel_agents.engine.stacks import Stack, all_finite
+from parallel_agents.engine.stacks import Stack
 from parallel_agents.execution.backend import PATIENCE, Backend, LazySnapshot, Monitored
 from parallel_agents.execution.launcher import Autoscaler, BackendLauncher
 from parallel_agents.tracking.timeline import Timeline
@@ -73,6 +78,7 @@ class Loop:
         self.transitions = 0
         shapes = [(len(env.agents), env.n_worlds) for env in self.environments]
         self._none = [np.zeros(shape, np.bool_) for shape in shapes]
+        self._no_rewards = [np.zeros(shape, np.float32) for shape in shapes]
         self.alive = [~none for none in self._none]
         """(N, W) agents whose episode goes on, per environment."""
         self._all_alive = [True] * len(self.environments)
@@ -82,6 +88,12 @@ class Loop:
         """(N, W) agents whose episode starts with the next turn, per environment."""
         self.returns = [np.zeros(shape) for shape in shapes]
         """(N, W) reward of each agent in this epoch, per environment."""
+        self.running = [np.zeros((2, *shape)) for shape in shapes]
+        """(2, N, W) return and length of the episodes that go on, per environment."""
+        self.finished = [np.zeros((3, shape[0])) for shape in shapes]
+        """(3, N) number, returns and lengths of the episodes that ended in this epoch, per environment."""
+        self.timesteps = 0
+        """Steps of single worlds, of one environment."""
         self.heartbeat = self.environments[0].heartbeat
         self._masked = [env.masks_actions for env in self.environments]
         self._called = 0
@@ -103,12 +115,30 @@ class Loop:
 
     def _run_epoch(self, epoch: int) -> int:
         self._beat()
-        for env, returns in zip(self.environments, self.returns, strict=True):
-            returns[:] = 0.0
+        for env, returns, finished in zip(self.environments, self.returns, self.finished, strict=True):
+            returns[:] = finished[:] = 0.0
             env.begin_epoch(epoch)
         self.group.start_epoch(epoch)
         if not self.autoreset or epoch == 1:
             self._start_episodes({k: np.ones(env.n_worlds, np.bool_) for k, env in enumerate(self.environments)})
+        worlds = self._compiled_worlds()
+        if worlds is not None:
+            for k, world in enumerate(worlds):
+                self._collect(k, world)
+            self._beat()
+        else:
+            self._take_turns()
+        if self._stores:
+            self.group.close_epoch(self._observe(), self._masks(), ended=not self.autoreset)
+        if not self.autoreset:  # what has not ended by itself ends with the epoch
+            for running, finished in zip(self.running, self.finished, strict=True):
+                end_episodes(running, finished, running[1] > 0)
+        self.group.end_epoch(epoch)
+        self.turns += self.turn_number
+        return self.turn_number
+
+    def _take_turns(self) -> None:
+        """Take the turns of an epoch one after the other."""
         own_turns = any(env.overrides_take_turn for env in self.environments)
         while self.turn_number < self.max_turns and (active := self._active_environments()):
             self.turn_number += 1
@@ -118,11 +148,6 @@ class Loop:
                     self.environments[k].run_turn(partial(self.turn, [k]))
             else:
                 self.turn(active)
-        if self._stores:
-            self.group.close_epoch(self._observe(), self._masks(), ended=not self.autoreset)
-        self.group.end_epoch(epoch)
-        self.turns += self.turn_number
-        return self.turn_number
 
     def _active_environments(self) -> list[int]:
         """Return the environments in which some episode goes on."""
@@ -138,6 +163,69 @@ class Loop:
                 self._all_alive[k] = bool(self.alive[k].all())
                 self.first[k] = self.first[k] | mask
 
+    # -- a compiled epoch ------------------------------------------------------------------------------------
+
+    def why_not_compiled(self) -> str | None:
+        """Return why epochs are played turn by turn; None: compiled code plays them."""
+        if self.sequential:
+            return "agents act one after the other (parallel.turn_order is 'sequential')"
+        if self._on_turn is not None:
+            return "every turn is reported"
+        if any(env.overrides_take_turn for env in self.environments):
+            return "take_turn() is overridden"
+        if any(self._masked):
+            return "the environment gives action masks"
+        worlds = (env.compiled_world() for env in self.environments)
+        return self.group.why_not_compiled() or next((own for own in worlds if isinstance(own, str)), None)
+
+    def _compiled_worlds(self) -> list[CompiledWorld] | None:
+        """Return the compiled worlds of every environment; None where turns are taken one by one."""
+        return None if self.why_not_compiled() else [env.compiled_world() for env in self.environments]
+
+    def _collect(self, k: int, world: CompiledWorld) -> None:
+        """Play the epoch of one environment in compiled code, in the order of `turn` and with the same bytes.
+
+        The environments of a run do not know of each other, so they are played one after the other.
+        """
+        self._called, env = k, self.environments[k]
+        progress = Progress(
+            self.alive[k].copy(),
+            self.first[k].copy(),
+            self.returns[k],
+            self.running[k],
+            self.finished[k],
+            np.zeros(5, np.int64),
+        )
+        start = 1
+        while start <= self.max_turns and (self.autoreset or progress.alive.any()):
+            self._beat(start)
+            start = self.group.collect(
+                k, world, progress, self.epoch, start, self.max_turns + 1, autoreset=self.autoreset, stores=self._stores
+            )
+            env.turn, _, fault, place, _ = progress.counters.tolist()
+            self.turn_number = max(self.turn_number, env.turn)
+            if fault:
+                raise self._compiled_error(fault, *divmod(place, env.n_worlds))
+        self.transitions += int(progress.counters[1])
+        self.timesteps += int(progress.counters[4]) if k == 0 else 0
+        self.restore(k, progress.alive, progress.first)
+        env.active = progress.alive.any(axis=0)
+        env.add_to_total(self.returns[k])
+
+    def _compiled_error(self, fault: int, agent: int, world: int) -> ParallelAgentsError:
+        """Return what went wrong in a compiled epoch as the error that a turn in Python raises."""
+        env, where = (
+            self.environments[self._called],
+            f"(epoch {self.epoch}, turn {self.environments[self._called].turn})",
+        )
+        name = env.agents[agent].name
+        if fault == BAD_ACTION:
+            return ActionError(f"{name} chose an action in world {world} that does not exist {where}")
+        what = "observation" if fault == BAD_OBSERVATION else "reward"
+        return NonFiniteError(
+            f"the {what} of {name} in world {world} holds NaN or infinity {where}: check the environment"
+        )
+
     # -- a turn ----------------------------------------------------------------------------------------------
 
     def turn(self, environments: Sequence[int]) -> None:
@@ -149,13 +237,9 @@ class Loop:
             env.begin_turn()
         observations, masks = self._observe(), self._masks()
         self.group.act(
-            environments,
-            observations,
-            masks,
-            self.first,
-            self.epoch,
-            self.turn_number,
-            sequential=self.sequential,
+            TurnInputs(
+                environments, observations, masks, self.first, self.epoch, self.turn_number, sequential=self.sequential
+            )
         )
         step = self._empty_step()
         for k in environments:
@@ -190,10 +274,9 @@ class Loop:
 
     def _empty_step(self) -> StepResult:
         """Return the result of a turn in which no environment has taken part yet."""
-        zeros = [np.zeros(none.shape, np.float32) for none in self._none]
-        none = self._none  # shared and never written to
+        none = self._none  # shared and never written to, like the zeros
         return StepResult(
-            rewards=zeros,
+            rewards=list(self._no_rewards),
             terminated=list(none),
             truncated=list(none),
             acted=list(none),
@@ -253,22 +336,26 @@ class Loop:
         self.returns[k] += rewards
         self.transitions += int(np.count_nonzero(acted))
         self.first[k] = self._none[k]
-        ends = env.dones()
+        if k == 0:
+            self.timesteps += int(np.count_nonzero(env.active))
+        ends, ended = env.dones(), None
         if ends is not None:
             terminated, truncated = ends
             step.terminated[k] = terminated & alive
             step.truncated[k] = truncated & alive & ~terminated
-            self.alive[k] = alive & ~(terminated | truncated)
+            ended = step.terminated[k] | step.truncated[k]
+            self.alive[k] = alive & ~ended
             self._all_alive[k] = bool(self.alive[k].all())
+        add_turn(self.running[k], self.finished[k], rewards, alive, ended)
 
     def restore(self, k: int, alive: Array, first: Array) -> None:
         """Continue the episodes of one environment where a checkpoint left them."""
         self.alive[k], self.first[k], self._all_alive[k] = alive, first, bool(alive.all())
 
-    def _beat(self) -> None:
+    def _beat(self, turn: int | None = None) -> None:
         """Report to the watchdog which turn runs now; written out here, since it runs in every turn."""
         cells = self.heartbeat.cells
-        cells[0], cells[1], cells[2] = self.epoch, self.turn_number, time.monotonic_ns()
+        cells[0], cells[1], cells[2] = self.epoch, self.turn_number if turn is None else turn, time.monotonic_ns()
 
     def _world_error(self, error: Exception | SystemExit) -> WorldError:
         """Return what an environment raised, with everything needed to see it again."""
@@ -279,6 +366,32 @@ class Loop:
             f"{type(env).__name__} raised {type(error).__name__}: {error} in {where} (seed {env.seed}), "
             f"at {place.filename}:{place.lineno} in {place.name}()"
         )
+
+
+def add_turn(running: Array, finished: Array, rewards: Array, alive: Array, ended: Array | None) -> None:
+    """Add one turn of all agents to the episodes in which it was played, in place.
+
+    It is a plain function on arrays, so that any loop over turns can call it; statistics never enter a digest.
+
+    running: (2, N, W) return and length of the episodes that go on. finished: (3, N) number, sum of returns and sum of
+    lengths of the episodes that have ended. rewards, alive, ended: (N, W); None: no episode ended.
+
+    >>> running, finished = np.zeros((2, 1, 2)), np.zeros((3, 1))
+    >>> add_turn(running, finished, np.array([[1.0, 2.0]]), np.ones((1, 2)), ended=np.array([[False, True]]))
+    >>> running[0].tolist(), finished[:, 0].tolist()
+    ([[1.0, 0.0]], [1.0, 2.0, 1.0])
+    """
+    running[0] += rewards
+    running[1] += alive
+    if ended is not None and ended.any():
+        end_episodes(running, finished, ended)
+
+
+def end_episodes(running: Array, finished: Array, ended: Array) -> None:
+    """Move the episodes of a mask (N, W) from running (2, N, W) to finished (3, N), in place."""
+    finished[0] += ended.sum(axis=1)
+    finished[1:] += np.where(ended, running, 0.0).sum(axis=2)
+    running[:, ended] = 0.0
 
 
 def _mask_where(mask: Array | None, choosing: Array) -> Array | None:
@@ -334,7 +447,7 @@ class Rounds:
         self.stacks, self.flags, self.plan, self.schedule = list(stacks), flags, plan, schedule
         for stack in self.stacks:
             stack.lag = schedule.lag
-        self._emit = emit
+        self._emit, self._timeline = emit, timeline
         self._launcher = BackendLauncher(
             self.stacks,
             plan.backend,
@@ -386,7 +499,7 @@ class Rounds:
 
     def _submit(self, round_: int) -> None:
         """Snapshot every stack and start the round."""
-        snapshots = [LazySnapshot(partial(stack.snapshot, round_)) for stack in self.stacks]
+        snapshots = [LazySnapshot(partial(self._snapshot, stack, round_)) for stack in self.stacks]
         if self.plan.read_in_learner:
             self._unread = snapshots
         else:
@@ -395,18 +508,30 @@ class Rounds:
         self._in_flight[round_] = snapshots
         self.submitted = round_
         try:
-            self._running.submit(round_, snapshots)
+            with self._span("hand over", round_):
+                self._running.submit(round_, snapshots)
         except WorkerDied as error:  # it died while it was idle: no round has failed
             self._emit("worker_replaced", {"round": round_, "backend": self.backend, "cause": str(error)})
             self._restart()
 
+    def _span(self, name: str, round_: int) -> AbstractContextManager[None]:
+        """Return a span of the timeline, where one is recorded."""
+        return self._timeline.span(name, "runtime", round=round_) if self._timeline.enabled else nullcontext()
+
+    def _snapshot(self, stack: Stack, round_: int) -> Snapshot:
+        with self._span("snapshot", round_):
+            return stack.snapshot(round_)
+
     def _publish(self, round_: int) -> list[RoundResult]:
         """Wait for a round and make its weights the acting weights."""
-        while round_ not in self.waiting:
-            self._receive(round_)
+        if round_ not in self.waiting:
+            with self._span("wait", round_):
+                while round_ not in self.waiting:
+                    self._receive(round_)
         trained = self.waiting.pop(round_)
-        for stack, (state, result) in zip(self.stacks, trained, strict=True):
-            stack.publish(round_, state, result)
+        with self._span("publish", round_):
+            for stack, (state, result) in zip(self.stacks, trained, strict=True):
+                stack.publish(round_, state, result)
         self.published = round_
         return [result for _, result in trained]
 

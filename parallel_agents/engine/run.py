@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol, TypedDict
 
 import numpy as np
+import torch
+from torch import Tensor
 
+from parallel_agents.algorithms.acting import Weights
 from parallel_agents.algorithms.learner import RoundResult
-from parallel_agents.checkpoint import Checkpointer
-from parallel_agents.checkpoint.contents import BestWeights
-from parallel_agents.checkpoint.digest import combined, digests
-from parallel_agents.checkpoint.segments import columns
 from parallel_agents.core.config import Config
-from parallel_agents.core.errors import Interrupted, LearnerError, RunError, SharingError
-from parallel_agents.core.types import Array, EpochStats, RunInfo
+from parallel_agents.core.errors import CorruptCheckpoint, Interrupted, LearnerError, RunError, SharingError
+from parallel_agents.core.types import AgentId, Array, EpochStats, RunInfo
 from parallel_agents.engine.agents import AgentGroup
+from parallel_agents.engine.digest import combined, digests
 from parallel_agents.engine.loop import Loop, Rounds, Schedule
 from parallel_agents.engine.plan import resolve
 from parallel_agents.execution.backend import PATIENCE, Activity, Heartbeat, Monitored
@@ -25,12 +25,119 @@ from parallel_agents.execution.watchdog import MemoryMonitor, Watchdog, resident
 from parallel_agents.nn import numerics
 from parallel_agents.replay import Ring
 from parallel_agents.tracking.callbacks import CallbackList
+from parallel_agents.tracking.episodes import WINDOW, episode_means, newest_episodes
 from parallel_agents.tracking.timeline import Timeline
 
-RunSummary = dict[str, Any]
-"""digest, epochs, turns, transitions, updates, …: what `--json` prints."""
+
+class RunSummary(TypedDict, total=False):
+    """What a run gave so far; what `--json` prints."""
+
+    digest: str | None
+    digests: list[str] | None
+    """One per replica."""
+    no_digest: str | None
+    """Why there is no digest."""
+    fingerprint: dict[str, str]
+    reproducible: bool
+    epochs: int
+    turns: int
+    total_timesteps: int
+    """Steps of single worlds, in each replica."""
+    transitions: int
+    rounds: int
+    updates: int
+    rejected_updates: int
+    unwritten_checkpoints: int
+    failures: int
+    recomputed_share: float
+    backend: str
+    wall_seconds: float
+    fps: float
+    turns_per_second: float
+    updates_per_second: float
+    best_epochs: list[int]
+    best_returns: list[float]
+    mean_reward: float
+    """Of an agent in an epoch, over the last epochs."""
+    ep_rew_mean: float | None
+    """Mean return of the newest episodes; None: none has ended."""
+    ep_len_mean: float | None
+    replicas: list[dict[str, Any]]
+    config: dict[str, Any]
+    unwritten_outputs: int
+    run_dir: str
+
+
 RECENT_EPOCHS = 100
 """Epochs over which the mean reward is reported."""
+
+
+class Checkpoints(Protocol):
+    """The checkpoints of a run, as the run and its log need them; see `checkpoint.Checkpointer`."""
+
+    unwritten: int
+
+    def open(self) -> None: ...
+    def due(self, epoch: int) -> bool: ...
+    def begin(self) -> None: ...
+    def poll(self) -> None: ...
+    def finish(self) -> None: ...
+    def close(self) -> None: ...
+    def written(self) -> list[int]: ...
+
+
+class BestWeights:
+    """The acting weights with which each replica was evaluated best; the first of equal ones."""
+
+    def __init__(self, group: AgentGroup) -> None:
+        self._group = group
+        self.epochs: list[int] = []
+        """Per replica, the epoch of its best evaluation; empty before the first one."""
+        self.returns: list[float] = []
+        """Per replica, the mean return of its best evaluation."""
+        self._rows: list[Tensor] = []
+
+    def offer(self, epoch: int, returns: Sequence[float]) -> list[bool]:
+        """Keep the acting weights of every replica that has improved, and return which have.
+
+        returns: the mean return of each replica, now.
+        """
+        acting = [stack.acting_rows for stack in self._group.stacks]
+        if not self.epochs:
+            self.epochs, self.returns = [epoch] * len(returns), list(returns)
+            self._rows = [rows.clone() for rows in acting]
+            return [True] * len(returns)
+        improved = [now > before for now, before in zip(returns, self.returns, strict=True)]
+        for k in (k for k, better in enumerate(improved) if better):
+            self.epochs[k], self.returns[k] = epoch, returns[k]
+        for kept, rows, members in zip(self._rows, acting, self._group.members, strict=True):
+            better = [row for row, agent_id in enumerate(members) if improved[agent_id.environment]]
+            kept[better] = rows[better]
+        return improved
+
+    def act(self) -> None:
+        """Let every agent act with its best weights, and show them in the models."""
+        for stack, rows in zip(self._group.stacks, self._rows, strict=True):
+            stack.inference.weights = Weights(stack.inference.version, rows)
+            stack.copy_acting_weights()
+
+    def values(self) -> dict[str, Any]:
+        """Return what a checkpoint stores of it as plain values."""
+        return {"epochs": self.epochs, "returns": self.returns}
+
+    def arrays(self) -> dict[str, Array]:
+        """Return what a checkpoint stores of it as arrays."""
+        return {f"{index}.best": rows.cpu().numpy() for index, rows in enumerate(self._rows)}
+
+    def restore(self, values: Mapping[str, Any], arrays: Mapping[str, Array]) -> None:
+        """Put back what `values` and `arrays` returned."""
+        self.epochs, self.returns = [int(e) for e in values["epochs"]], [float(r) for r in values["returns"]]
+        self._rows = []
+        for index, stack in enumerate(self._group.stacks if self.epochs else ()):
+            rows = torch.from_numpy(arrays[f"{index}.best"].copy()).to(stack.device)
+            if rows.shape != stack.acting_rows.shape or rows.dtype != stack.acting_rows.dtype:
+                raise CorruptCheckpoint(f"best weights of shape {tuple(rows.shape)} do not fit {len(stack)} agents")
+            self._rows.append(rows)
 
 
 class Run:
@@ -61,22 +168,28 @@ class Run:
         self.failures = 0
         """Rounds skipped before this run was resumed."""
         self.scheduled = flags.publish == "scheduled"
-        self.checkpointer: Checkpointer | None = None
+        self.checkpointer: Checkpoints | None = None
         self.run_id = uuid.uuid4().hex[:12]
         self.recent: list[list[float]] = []
         """Mean reward of each replica in each of the last epochs."""
+        self.recent_episodes: list[list[list[float]]] = []
+        """Number, returns and lengths of the episodes that ended, in each of the last epochs and replicas."""
         self.best = BestWeights(self.group)
         self._stop: int | None = None
         self._broken: str | None = None
         """The error that ended the run in the middle of an epoch."""
         self._callbacks = CallbackList()
+        self._began: float | None = None
+        """When this process began to run epochs; None while it does not."""
         self._epochs_here = 0
         """Epochs run by this process."""
-        buffer_bytes = sum(column.nbytes for ring in self._rings() for column in columns(ring).values())
+        buffer_bytes = sum(column.nbytes for ring in self._rings() for column in ring.lasting_columns().values())
         self._memory_monitor = MemoryMonitor(
             buffer_bytes, measure=lambda: resident_bytes(["self", *self._world_processes()])
         )
         self._standalone_heartbeat, self._evaluating = Heartbeat(), False
+        self._standalone_metrics: dict[int, dict[AgentId, dict[str, float]]] = {}
+        """Metrics of standalone agents, until the round of the stacks is published too."""
         for env in self.environments:
             env.heartbeat = self.loop.heartbeat  # evaluations of every replica run in the thread of the loop
         self.watchdog = Watchdog(self._monitored, limit=flags.round_deadline)
@@ -85,6 +198,12 @@ class Run:
     def device(self) -> str:
         """The device that agents act and learn on."""
         return self.plan.device
+
+    @property
+    def fingerprint(self) -> dict[str, str]:
+        """What the bytes of this run depend on beside the program."""
+        portable = not self.group.standalone and all(stack.portable for stack in self.group.stacks)
+        return numerics.fingerprint(self.plan.device, portable=portable)
 
     # -- running ---------------------------------------------------------------------------------------------
 
@@ -99,19 +218,20 @@ class Run:
         self._callbacks.on_start(self._info(epochs))
         summary: RunSummary = {}
         patience = PATIENCE
-        began = time.perf_counter()
+        self._began = time.perf_counter()
         self._set_busy("a run is on its way")
         try:
             if self.checkpointer is not None:
                 self.checkpointer.open()
-            self._check_disk_space()
+            # A user may have trained models directly since the last call.
+            self.rounds.newest = [stack.states_of_models() for stack in self.group.stacks]
             self.rounds.open(self.schedule.rounds_until(epochs))
             with self.watchdog:
                 while self.epoch < epochs and self._stop is None:
                     self._run_epoch(self.epoch + 1)
                 with self.timeline.span("wait", "runtime"):
                     self.rounds.drain()
-            self.seconds += time.perf_counter() - began
+            self.seconds, self._began = self._wall_seconds(), None
             self._checkpoint()
             if self.checkpointer is not None:
                 self.checkpointer.finish()
@@ -131,13 +251,17 @@ class Run:
             self._callbacks.on_end(summary)
         return summary
 
+    def _wall_seconds(self) -> float:
+        """Return the seconds of the whole run so far, also of the processes before this one."""
+        return self.seconds + (0.0 if self._began is None else time.perf_counter() - self._began)
+
     def request_stop(self, signal_number: int) -> None:
         """Stop after this epoch, with everything trained and checkpointed; may be called from a signal handler."""
         self._stop = signal_number
 
     def _run_epoch(self, epoch: int) -> None:
         """Run one epoch and its boundary, report it, and evaluate and checkpoint where that is due."""
-        began, transitions = time.perf_counter(), self.loop.transitions
+        began, transitions, timesteps = time.perf_counter(), self.loop.transitions, self.loop.timesteps
         with self.timeline.span("collect", "collector", epoch=epoch):
             turns = self.loop.run_epoch(epoch)
         self.epoch = epoch
@@ -153,12 +277,21 @@ class Run:
             updates=self.rounds.updates,
             seconds=time.perf_counter() - began,
             metrics=self._metrics(),
+            total_timesteps=self.loop.timesteps,
+            timesteps=self.loop.timesteps - timesteps,
+            wall_seconds=self._wall_seconds(),
+            episodes=np.concatenate(self.loop.finished, axis=1),
         )
+        episodes = [finished.sum(axis=1).tolist() for finished in self.loop.finished]
+        self.recent_episodes = [*self.recent_episodes[1 - RECENT_EPOCHS :], episodes]
+        while len(self.recent_episodes) > 1 and np.sum(self.recent_episodes[1:], axis=0)[:, 0].min() >= WINDOW:
+            del self.recent_episodes[0]  # the newer ones are enough for the means of a summary
         rewards = [float(returns.mean()) for returns in self.loop.returns]
         self.recent = [*self.recent[1 - RECENT_EPOCHS :], rewards]
-        for results in published:
-            if results:  # empty where no agent is in a stack
-                self._callbacks.on_round(self.group.round_stats(results))
+        for round_, results in published:
+            own = self._standalone_metrics.pop(round_, {})
+            if results or own:
+                self._callbacks.on_round(self.group.round_stats(round_, results, own))
         self._callbacks.on_epoch(stats)
         self._epochs_here += 1
         self._monitor_memory(epoch)
@@ -169,9 +302,9 @@ class Run:
         if self.checkpointer is not None and (improved or self.checkpointer.due(epoch)):
             self._checkpoint()
 
-    def _after_epoch(self, epoch: int) -> list[list[RoundResult]]:
-        """Publish what is due and submit the round of this boundary; return what was published."""
-        published: list[list[RoundResult]] = []
+    def _after_epoch(self, epoch: int) -> list[tuple[int, list[RoundResult]]]:
+        """Publish what is due and submit the round of this boundary; return the rounds that were published."""
+        before, published = self.rounds.published, list[list[RoundResult]]()
         if self.scheduled:
             self.rounds.receive_ready()
         else:
@@ -181,17 +314,19 @@ class Run:
             with self.timeline.span("boundary", "runtime", round=round_):
                 published += self.rounds.boundary(round_)
                 self._train_standalone(round_)
-        return published
+        return list(enumerate(published, start=before + 1))
 
     def _train_standalone(self, round_: int) -> None:
         self._standalone_heartbeat.beat(round_)
         try:
-            self.group.train_standalone()
+            metrics = self.group.train_standalone()
         except SystemExit as error:
             raise LearnerError(
                 f"a model called sys.exit({error.code!r}) in its train_step(), in round {round_}"
             ) from error
         self._standalone_heartbeat.rest()
+        self._standalone_metrics[round_] = metrics
+        self.rounds.updates += sum(int(own["updates"]) for own in metrics.values())
 
     def _evaluate(self) -> bool:
         """Evaluate the acting weights in fresh episodes; return True if those of some replica are its best so far."""
@@ -211,19 +346,6 @@ class Run:
         if self.checkpointer is not None:
             with self.timeline.span("checkpoint", "runtime", epoch=self.epoch):
                 self.checkpointer.begin()
-
-    def _check_disk_space(self) -> None:
-        """Raise RunError if a checkpoint cannot fit on the disk; emit an event if space is short."""
-        if self.checkpointer is None:
-            return
-        free, smallest, largest = self.checkpointer.disk_space()
-        if free < smallest:
-            raise RunError(
-                f"a checkpoint needs at least {smallest:,} bytes, but only {free:,} are free in "
-                f"{self.checkpointer.store.folder}: make room, or give another folder"
-            )
-        if free < 2 * largest:  # a new checkpoint is written before an old one is removed
-            self.emit("disk_is_short", {"free_bytes": free, "needed_bytes": 2 * largest})
 
     # -- monitoring ------------------------------------------------------------------------------------------
 
@@ -268,7 +390,7 @@ class Run:
     def _written_bytes(self) -> int:
         """Return how many bytes of the buffers have been written: memory is taken when it is first written to."""
         shares = [(ring, np.minimum(ring.pos / ring.valid.shape[1], 1.0).mean()) for ring in self._rings()]
-        return int(sum(share * column.nbytes for ring, share in shares for column in columns(ring).values()))
+        return int(sum(share * column.nbytes for ring, share in shares for column in ring.lasting_columns().values()))
 
     def _world_processes(self) -> list[int]:
         return [worker.pid for env in self.environments for worker in env.workers()]
@@ -296,7 +418,7 @@ class Run:
             return 'parallel.publish is "asap": the clock decides which weights act'
         if skipped := self.failures + len(self.rounds.skipped):
             return f"{skipped} rounds failed twice and were skipped"
-        return self.group.missing_state()
+        return self.group.missing_state() or self.group.global_draws()
 
     def digests(self) -> list[str]:
         """Return one digest per replica."""
@@ -306,14 +428,16 @@ class Run:
         """Return what the run gave so far."""
         reason = self.no_digest()
         found = None if reason else digests(self)
+        returns, lengths = _episode_means(np.sum(self.recent_episodes, axis=1) if self.recent_episodes else [])
         return {
             "digest": combined(found) if found else None,
             "digests": found,
             "no_digest": reason,
-            "fingerprint": numerics.fingerprint(self.plan.device),
+            "fingerprint": self.fingerprint,
             "reproducible": reason is None,
             "epochs": self.epoch,
             "turns": self.loop.turns,
+            "total_timesteps": self.loop.timesteps,
             "transitions": self.loop.transitions,
             "rounds": self.rounds.submitted,
             "updates": self.rounds.updates,
@@ -323,22 +447,31 @@ class Run:
             "recomputed_share": self.group.recomputed / max(1, self.group.chosen),
             "backend": self.rounds.backend,
             "wall_seconds": self.seconds,
+            "fps": self.loop.timesteps * len(self.environments) / max(1e-9, self.seconds),
             "turns_per_second": self.loop.turns / max(1e-9, self.seconds),
             "updates_per_second": self.rounds.updates / max(1e-9, self.seconds),
             "best_epochs": self.best.epochs,
             "best_returns": self.best.returns,
             "mean_reward": float(np.mean(self.recent)) if self.recent else 0.0,
+            "ep_rew_mean": returns,
+            "ep_len_mean": lengths,
             "replicas": self._replicas(found or [None] * len(self.environments)),
             "config": self.config.as_dict(),
         }
 
     def _replicas(self, found: Sequence[str | None]) -> list[dict[str, Any]]:
-        """Return seed, swept values, digest and mean reward of each replica."""
+        """Return seed, swept values, digest, mean reward and episodes of each replica."""
         settings = self.config.experiment.settings
         each = len(self.environments) // len(settings)
         rewards = np.mean(self.recent, axis=0).tolist() if self.recent else [0.0] * len(self.environments)
         return [
-            {"seed": env.seed, "setting": settings[k // each], "digest": found[k], "mean_reward": rewards[k]}
+            {
+                "seed": env.seed,
+                "setting": settings[k // each],
+                "digest": found[k],
+                "mean_reward": rewards[k],
+                "ep_rew_mean": _episode_means([np.array(epoch[k]) for epoch in self.recent_episodes])[0],
+            }
             for k, env in enumerate(self.environments)
         ]
 
@@ -359,8 +492,14 @@ class Run:
             epochs=epochs,
             first_epoch=self.epoch + 1,
             config=self.config.as_dict(),
-            fingerprint=numerics.fingerprint(self.plan.device),
+            fingerprint=self.fingerprint,
         )
+
+
+def _episode_means(epochs: Sequence[Array]) -> tuple[float | None, float | None]:
+    """Return the mean return and length of the newest episodes, from one (3,) per epoch; None if none has ended."""
+    returns, lengths = episode_means(newest_episodes(epochs))
+    return (None, None) if np.isnan(returns) else (float(returns), float(lengths))
 
 
 def _describe_round(activity: Activity) -> str:

@@ -17,22 +17,30 @@ from typing import Any
 import numpy as np
 import torch
 
-from parallel_agents.algorithms.acting import ActionDraws, FrameStack, Inference, RecurrentState, Weights
+from parallel_agents.algorithms.acting import (
+    ActionDraws,
+    FrameStack,
+    Inference,
+    RecurrentState,
+    Weights,
+    choice_of,
+)
+from parallel_agents.algorithms.acting_kernels import Policy, Scratch, Turn, act, all_finite
 from parallel_agents.algorithms.base import AlgorithmSpec, Model
-from parallel_agents.algorithms.learner import LearnerState, RoundResult, Snapshot
-from parallel_agents.core.compiled import njit
+from parallel_agents.algorithms.learner import LearnerState, RoundResult, Snapshot, is_native
 from parallel_agents.core.errors import ActionError, ContractError, NonFiniteError, ShapeError
 from parallel_agents.core.observations import flatten_observation
 from parallel_agents.core.seeding import Identity, Purpose, generator
-from parallel_agents.core.types import AgentId, Array, StepResult, Transitions
+from parallel_agents.core.types import AgentId, Array, Masks, StepResult, Transitions, TurnInputs
+from parallel_agents.engine.collect import CompiledWorld, Progress, Store, collector
 from parallel_agents.engine.events import event_columns
 from parallel_agents.execution.backend import shares
 from parallel_agents.nn import Invariance, probe
 from parallel_agents.nn.layers import tile_rows
 from parallel_agents.replay import PRIORITY, Buffer, Ring, ThreadSafeBuffer, write_priorities
+from parallel_agents.replay.ring import RingArrays
 
-Masks = Sequence[Array | None] | None
-"""Action masks of an environment, one (W, A) bool array per agent; None: everything is allowed."""
+ALL = slice(None)
 _NO_LOCK: AbstractContextManager[Any] = nullcontext()
 
 
@@ -77,8 +85,12 @@ class Stack:
             model.in_stack = True
         self._locked = [model.memory for model in self.models if type(model.memory) is not Buffer]
         self.learner = self.spec.learner(device=device)
-        self.state = LearnerState.join([model.state for model in self.models])
-        self.invariance = probe_stack(self.spec, len(self.models), device, workers)  # type: ignore[arg-type]
+        self.state = self.states_of_models()
+        self.invariance = (
+            Invariance(True, "compiled kernels compute one agent at a time: it holds by construction")
+            if self.native
+            else probe_stack(self.spec, len(self.models), device, workers)  # type: ignore[arg-type]
+        )
         if not self.invariance.holds:
             warnings.warn(
                 f"{len(self.models)} agents of {self.spec} are computed one at a time: {self.invariance.detail}",
@@ -87,11 +99,19 @@ class Stack:
             )
         together = together and self.invariance.holds
         self.inference = Inference(
-            self.learner.network, len(self.models), shape.worlds, together=together, device=device
+            self.learner.network,
+            len(self.models),
+            shape.worlds,
+            together=together,
+            device=device,
+            compiled=self.native,
         )
         self.inference.weights = Weights(0, self.learner.policy(self.state))
         self.frames = FrameStack(len(self.models), shape.worlds, math.prod(shape.observation), shape.frames)
         self.recurrent = RecurrentState(len(self.models), shape.worlds, self.spec.hidden_size)
+        self.choice = choice_of(self.spec)
+        self.not_compiled = _not_compiled(self.spec, self.learner, self.choice)
+        """Why acting takes several calls; None: all agents act in one compiled call."""
         self.draws = ActionDraws(self.identity, range(shape.worlds), self.spec.slots)
         self.exploration = np.zeros(len(self.models))
         self.lag: int | None = None
@@ -99,6 +119,16 @@ class Stack:
 
     def __len__(self) -> int:
         return len(self.models)
+
+    @property
+    def portable(self) -> bool:
+        """True if the bytes are the same on every machine. Shares of event classes are computed with numpy's powers."""
+        return self.native and not getattr(self.spec, "importance", False)
+
+    @property
+    def native(self) -> bool:
+        """True where compiled kernels compute the rounds: an agent's bytes do not depend on the others."""
+        return is_native(self.learner)
 
     # -- acting ----------------------------------------------------------------------------------------------
 
@@ -115,8 +145,13 @@ class Stack:
 
         first: (N, W) bool, True where an episode starts.
         """
-        inputs = self.recurrent.inputs(self.frames.push(observations, first), first)
         draws = self.draws.at(epoch, turn)
+        if self.choice is not None and self.not_compiled is None:
+            chosen = self.choice.turn(observations, masks)
+            act(*self.compiled_inputs(chosen), draws, self.exploration, first, False, 0, len(self))
+            actions, columns = self.choice.result(chosen)
+            return actions, columns if masks is None else {**columns, "masks": masks}
+        inputs = self.recurrent.inputs(self.frames.push(observations, first), first)
         needed = self._needs_forward(draws, self.exploration)
         if needed is None:
             outputs = self.inference.forward(inputs)
@@ -131,6 +166,7 @@ class Stack:
     ) -> tuple[Array, dict[str, Array]]:
         """Return one agent's actions (W,) and columns for newer observations (W, D) in the same turn."""
         part = slice(row, row + 1)
+        stacked_masks = None if masks is None else masks[None]
         draws = self.draws.at(epoch, turn)[part]
         inputs = self.recurrent.inputs_again(row, self.frames.replace(row, observations))
         needed = self._needs_forward(draws, self.exploration[part])
@@ -138,10 +174,35 @@ class Stack:
             outputs = self.recurrent.outputs_again(row, self.inference.forward_agent(row, inputs))
         else:
             outputs = np.zeros((len(inputs), self.spec.choices), np.float32)
-        stacked_masks = None if masks is None else masks[None]
         actions, extras = self.spec.choose(outputs[None], draws, self.exploration[part], stacked_masks)
         columns = {name: column[0] for name, column in extras.items()}
         return actions[0], columns if masks is None else {**columns, "masks": masks}
+
+    def compiled_inputs(self, turn: Turn, part: slice = ALL) -> tuple[Policy, Turn, Scratch]:
+        """Return what compiled acting of some agents reads and writes."""
+        assert self.choice is not None
+        assert self.inference.compiled is not None
+        policy = self.inference.policy(self.choice)
+        window = self.frames.window if self.frames.count > 1 else self.frames.window[..., :0]
+        if part != ALL:
+            own = (policy.weights[part], policy.centre[part], policy.scale[part])
+            policy, window = policy._replace(weights=own[0], centre=own[1], scale=own[2]), window[part]
+        return policy, turn, Scratch(window, *self.inference.compiled.room)
+
+    def compiled_turn(self, observations: Array) -> Turn:
+        """Return room for a turn of compiled epochs."""
+        assert self.choice is not None
+        return self.choice.turn(observations, None)
+
+    def compiled_store(self, part: slice, *, active: bool) -> Store:
+        """Return the buffers of some agents for compiled epochs."""
+        ring = self.ring
+        none = np.empty((*ring.valid.shape, 0), np.float32)
+        columns = (ring.extras.get(name, none) for name in ("log_prob", "value", "raw", PRIORITY))
+        wide = [column.reshape(*ring.valid.shape, -1) if column.size else none for column in columns]
+        log_prob, value, raw, priority = (column[part] for column in wide)
+        arrays = RingArrays._make(array[part] for array in ring.arrays)
+        return Store(arrays, ring.shape.turns, (log_prob, value, raw, priority), self.inference.version, active)
 
     def _needs_forward(self, draws: Array, exploration: Array) -> Array | None:
         """Return (N,) whose networks must be computed; None: everyone's, also where skipping some saves no time."""
@@ -151,7 +212,7 @@ class Stack:
 
     def add(self, turn: Transitions) -> None:
         """Store one turn in every agent's own buffer."""
-        with self._locks():
+        with self.locks():
             self.ring.add(turn)
 
     def close(self, observations: Array, *, ended: bool, masks: Array | None = None) -> None:
@@ -162,10 +223,10 @@ class Stack:
             extras = self.spec.closing_columns(self.recurrent.outputs_ahead(outputs))
         if masks is not None:
             extras["masks"] = masks
-        with self._locks():
+        with self.locks():
             self.ring.close(observations, ended=ended, extras=extras)
 
-    def _locks(self) -> AbstractContextManager[Any]:
+    def locks(self) -> AbstractContextManager[Any]:
         """Return a context that holds the locks of all buffers that have one."""
         if not self._locked:
             return _NO_LOCK
@@ -178,7 +239,7 @@ class Stack:
 
     def snapshot(self, round_: int) -> Snapshot:
         """Return what a round will read: a copy, or for on-policy learners the buffers, which new ones replace."""
-        with self._locks():
+        with self.locks():
             taken = self.example(round_)
             if self.spec.on_policy:
                 self._refuse_stale(round_)
@@ -215,7 +276,7 @@ class Stack:
         """Make a learner's weights the acting weights, and store the priorities that its round found."""
         self.inference.weights = Weights(version, self.learner.policy(state))
         if result is not None and result.priorities:
-            with self._locks():
+            with self.locks():
                 write_priorities(self.ring, result.priorities["places"], result.priorities["errors"])
 
     @property
@@ -227,6 +288,10 @@ class Stack:
         """Give every model the weights it acts with now, for an evaluation in the middle of a run."""
         for row, model in enumerate(self.models):
             model.state = self.learner.acting_as(model.state, self.acting_rows[row : row + 1].clone())
+
+    def states_of_models(self) -> LearnerState:
+        """Return the states that the models hold now, joined."""
+        return LearnerState.join([model.state for model in self.models])
 
     def copy_state(self, state: LearnerState) -> None:
         """Give every model its row of the learner's newest state, as a copy of its own."""
@@ -248,9 +313,15 @@ class StackedAgents:
         self._worlds = stack.spec.worlds
         self._rows = {agent_id: row for row, agent_id in enumerate(self.ids)}
         self._all_present = np.ones(len(self.ids), np.bool_)
+        self._alone = len(environments) == 1 and len(ids) == len(environments[0].agents)
+        """Whether these are all agents of the only environment: then its arrays are theirs."""
+        self._wanted = (self._worlds, *stack.spec.observation)
+        self._fitting = (self._wanted, (self._worlds, math.prod(stack.spec.observation)))  # flat observations fit too
         self._observations: Array = np.empty(0)
         self._actions: Array = np.empty(0)
         self._extras: dict[str, Array] = {}
+        self._turns: dict[int, Turn] = {}
+        """Room for a turn of each environment in compiled epochs."""
 
     def start_epoch(self, epoch: int) -> None:
         """Prepare every model for an epoch."""
@@ -263,21 +334,13 @@ class StackedAgents:
 
     # -- acting ----------------------------------------------------------------------------------------------
 
-    def act(
-        self,
-        observations: Sequence[Any],
-        masks: Sequence[Masks],
-        first: Sequence[Array],
-        epoch: int,
-        turn: int,
-        *,
-        sequential: bool,
-    ) -> int:
+    def act(self, inputs: TurnInputs) -> int:
         """Choose actions for all agents from one observation array per environment; return how many were chosen."""
-        self._observations = self._collate(observations)
-        allowed = self._collate_masks(masks)
-        self._actions, self._extras = self.stack.act(self._observations, self._gather(first), epoch, turn, allowed)
-        return int(self._actions.shape[0] * self._actions.shape[1])
+        self._observations = self._collate(inputs.observations)
+        allowed = self._collate_masks(inputs.masks)
+        first = self._gather(inputs.first)
+        self._actions, self._extras = self.stack.act(self._observations, first, inputs.epoch, inputs.turn, allowed)
+        return len(self.ids) * self._worlds
 
     def act_in_turn(self, agent_id: AgentId, observation: Array, mask: Array | None, epoch: int, turn: int) -> bool:
         """Choose one agent's actions again if its observation or mask has changed since `act`; return whether so."""
@@ -300,6 +363,44 @@ class StackedAgents:
     def all_actions(self) -> Array:
         """Return the actions (N, W, …) of all agents in this turn."""
         return self._actions
+
+    # -- compiled epochs -------------------------------------------------------------------------------------
+
+    def collect(
+        self,
+        environment: int,
+        world: CompiledWorld,
+        progress: Progress,
+        epoch: int,
+        start: int,
+        end: int,
+        *,
+        autoreset: bool,
+        stores: bool,
+    ) -> int:
+        """Play turns of one environment in compiled code, at most up to `end`; return the turn to go on with."""
+        rows = [row for row, (k, _) in enumerate(self.ids) if k == environment]
+        stack, part = self.stack, slice(rows[0], rows[-1] + 1)
+        end = min(end, start + stack.draws.turns)
+        draws = stack.draws.between(epoch, start, end)[:, part]
+        if environment not in self._turns:
+            shape = len(rows), self._worlds, math.prod(stack.spec.observation)
+            self._turns[environment] = stack.compiled_turn(np.zeros(shape, np.float32))
+        kernel = collector(*world[1:])
+        with stack.locks():
+            kernel(
+                world.arrays,
+                *stack.compiled_inputs(self._turns[environment], part),
+                stack.compiled_store(part, active=stores),
+                progress,
+                np.ascontiguousarray(draws),
+                stack.exploration[part],
+                autoreset,
+                epoch,
+                start,
+                end,
+            )
+        return end
 
     # -- storing ---------------------------------------------------------------------------------------------
 
@@ -335,7 +436,7 @@ class StackedAgents:
 
     def _gather(self, arrays: Sequence[Array]) -> Array:
         """Return the rows of these agents from one (N, W) array per environment."""
-        if len(arrays) == 1 and len(self.ids) == len(arrays[0]):
+        if self._alone:
             return arrays[0]
         return np.stack([arrays[k][i] for k, i in self.ids])
 
@@ -358,20 +459,18 @@ class StackedAgents:
                 raise ShapeError(
                     f"{type(env).__name__} has {len(env.agents)} agents, but observe() gave what {len(own)} see"
                 )
-        if len(observations) == 1 and len(self.ids) == len(observations[0]) and isinstance(observations[0], np.ndarray):
+        if self._alone and isinstance(observations[0], np.ndarray):
             return self._checked(observations[0], self.ids)
         return self._checked([np.asarray(flatten_observation(observations[k][i], 1)) for k, i in self.ids], self.ids)
 
     def _checked(self, observations: Array | Sequence[Array], ids: Sequence[AgentId]) -> Array:
         """Return finite copies (N, W, D) of the observations (W, *obs) of some agents; raise if one does not fit."""
-        wanted = (self._worlds, *self.stack.spec.observation)
-        fitting = (wanted, (self._worlds, math.prod(self.stack.spec.observation)))  # flat observations fit too
-        alike = isinstance(observations, np.ndarray) and observations.shape[1:] in fitting
+        alike = isinstance(observations, np.ndarray) and observations.shape[1:] in self._fitting
         for agent_id, own in [] if alike else zip(ids, observations, strict=True):
-            if own.shape not in fitting:
+            if own.shape not in self._fitting:
                 raise ShapeError(
                     f"the observation of {self._name(agent_id)} has shape {own.shape}, wanted is "
-                    f"(worlds, *obs) = {wanted}: check observe() or pov(), and the model's obs_shape"
+                    f"(worlds, *obs) = {self._wanted}: check observe() or pov(), and the model's obs_shape"
                 )
         block = _float32_copy(observations).reshape(len(ids), self._worlds, -1)
         if not all_finite(block):
@@ -410,15 +509,6 @@ class StackedAgents:
         return str(self._environments[agent_id.environment].agents[agent_id.agent].name)
 
 
-@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
-def all_finite(numbers: Array) -> bool:
-    """Return True if no number is NaN or infinite."""
-    for number in numbers.flat:  # noqa: SIM110 - compiled
-        if not np.isfinite(number):
-            return False
-    return True
-
-
 def states_of_copies(copies: Sequence[Any]) -> list[Any]:
     """Return what an agent itself, in every world, carries from epoch to epoch; empty where it defines no `state`."""
     return [agent.state() for agent in copies if agent.has_state]
@@ -428,6 +518,19 @@ def load_states_of_copies(copies: Sequence[Any], states: Sequence[Any]) -> None:
     """Restore what `states_of_copies` returned."""
     for agent, state in zip([agent for agent in copies if agent.has_state], states, strict=True):
         agent.load_state(state)
+
+
+def _not_compiled(spec: Any, learner: Any, choice: Any) -> str | None:
+    """Return why agents of an algorithm cannot act in one compiled call; None: they can."""
+    if choice is None:
+        return f"{type(spec).__name__} has a choose() of its own"
+    if is_native(learner):
+        return None
+    if learner.device != "cpu":
+        return f"the device is {learner.device}"
+    if not getattr(spec.network, "native", False):
+        return f"torch computes the network, a {type(spec.network).__name__}"
+    return 'model.kernels is "torch"'
 
 
 def _mask_of(masks: Sequence[Masks], agent_id: AgentId) -> Array | None:

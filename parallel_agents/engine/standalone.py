@@ -7,6 +7,8 @@ checkpointed, and `missing_state` says why.
 
 from __future__ import annotations
 
+import inspect
+import random
 import types
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
@@ -15,6 +17,7 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+import torch
 
 from parallel_agents.algorithms.base import Model
 from parallel_agents.core.errors import (
@@ -27,9 +30,9 @@ from parallel_agents.core.errors import (
     RunError,
 )
 from parallel_agents.core.system import in_background
-from parallel_agents.core.types import AgentId, Array, StepResult, Transitions
+from parallel_agents.core.types import AgentId, Array, Masks, StepResult, Transitions, TurnInputs
 from parallel_agents.engine.events import event_columns
-from parallel_agents.engine.stacks import Masks, load_states_of_copies, states_of_copies
+from parallel_agents.engine.stacks import load_states_of_copies, states_of_copies
 
 
 def fits_a_stack(agent: Any) -> bool:
@@ -67,6 +70,13 @@ class StandaloneAgent:
         self._buffer = agent.model.memory if isinstance(agent.model, Model) and not agent.overrides_add_memory else None
         """The buffer of a model of this library whose agent stores in the standard way."""
         self._constants = _constant_attributes(agent.model)
+        self._context = [] if self._buffer is not None else _context_keywords(agent)
+        """What is given to `add_memory` beside state, action, reward and done."""
+        self._incomplete: list[tuple[int, Callable[..., None]]] = []
+        """World, and the call that stores its transition once the next state is known."""
+        self._watched_turns = 0
+        self.global_draws = ""
+        """Where the model drew from a global random generator; empty: nowhere."""
         self._observation: Array | None = None
         """(W, *obs) of this turn; None before the agent was asked."""
         self._answer: Array | Future[Array] = np.empty(0)
@@ -94,22 +104,13 @@ class StandaloneAgent:
 
     # -- acting ----------------------------------------------------------------------------------------------
 
-    def act(
-        self,
-        observations: Sequence[Any],
-        masks: Sequence[Masks],
-        first: Sequence[Array],
-        epoch: int,
-        turn: int,
-        *,
-        sequential: bool,
-    ) -> int:
+    def act(self, inputs: TurnInputs) -> int:
         """Ask the agent for its actions; in sequential turn order wait for its turn. Return 0: nothing is batched."""
         self._observation = None
-        if not sequential:
-            own = masks[self._id.environment]
-            mask = None if own is None else own[self._id.agent]
-            self._ask(observations[self._id.environment][self._id.agent], mask)
+        if not inputs.sequential:
+            k, i = self._id
+            masks = inputs.masks[k]
+            self._ask(inputs.observations[k][i], None if masks is None else masks[i])
         return 0
 
     def act_in_turn(self, agent_id: AgentId, observation: Array, mask: Array | None, epoch: int, turn: int) -> bool:
@@ -120,11 +121,24 @@ class StandaloneAgent:
     def _ask(self, observation: Array, mask: Array | None) -> None:
         """Ask for actions (W, …); a slow model is asked in the background."""
         self._observation = self._finite_copy(observation)
+        self._complete(self._observation)
         ask = partial(self._choose, self._observation, mask)
         if getattr(self._agent.model, "slow", False):
             self._answer = in_background(ask, f"slow-model-{self._agent.name}")
+        elif self._watched_turns < _WATCHED_TURNS:
+            self._watched_turns += 1
+            self._answer = self._watch(ask, "take_action()")
         else:
             self._answer = ask()
+
+    def _watch(self, call: Callable[[], Any], name: str) -> Any:
+        """Return what a call returns, and note if it moved a global random generator."""
+        before = _global_generators()
+        result = call()
+        moved = [kind for kind, state in _global_generators().items() if state != before[kind]]
+        if moved and not isinstance(self._agent.model, Model):
+            self.global_draws = f"{name} drew from the global random generator of {' and '.join(moved)}"
+        return result
 
     def _choose(self, observation: Array, mask: Array | None) -> Array:
         """Return checked actions (W, …) for observations (W, *obs) and, where there is one, a mask (W, A)."""
@@ -195,8 +209,22 @@ class StandaloneAgent:
         copies = self._copies()
         for w in np.flatnonzero(step.acted[k][i]):
             agent = copies[w if len(copies) > 1 else 0]
-            done = bool(step.terminated[k][i, w] or step.truncated[k][i, w])
-            agent.add_memory(self._observation[w], actions[w], float(step.rewards[k][i, w]), done)
+            truncated = bool(step.truncated[k][i, w])
+            done = bool(step.terminated[k][i, w]) or truncated
+            known = {"world": int(w), "truncated": truncated}
+            context = {name: known[name] for name in self._context if name in known}
+            reward = float(step.rewards[k][i, w])
+            add = partial(agent.add_memory, self._observation[w], actions[w], reward, done, **context)
+            if "next_state" in self._context:
+                self._incomplete.append((int(w), add))
+            else:
+                add()
+
+    def _complete(self, observation: Array) -> None:
+        """Store the transitions of the turn before, now that the states (W, *obs) after it are known."""
+        for world, add in self._incomplete:
+            add(next_state=observation[world])
+        self._incomplete = []
 
     def _transitions(self, observation: Array, actions: Array, step: StepResult) -> Transitions:
         """Return this agent's turn, with the agent as the first axis."""
@@ -222,8 +250,9 @@ class StandaloneAgent:
     def close_epoch(self, observations: Sequence[Any], masks: Sequence[Masks], *, ended: bool) -> None:
         """Store the observation after the last turn; ended: the episodes stop here."""
         memory: Any = getattr(self._agent.model, "memory", None)
+        last = self._finite_copy(observations[self._id.environment][self._id.agent])
+        self._complete(last)
         if self._buffer is not None:
-            last = self._finite_copy(observations[self._id.environment][self._id.agent])
             self._buffer.close_turn(np.asarray(last, np.float32)[None], ended=ended)
         elif ended and hasattr(memory, "add_empty"):
             memory.add_empty()  # the next observation starts another episode
@@ -234,11 +263,26 @@ class StandaloneAgent:
     def training_priority(self) -> int:
         return int(getattr(self._agent.model, "training_priority", 0))
 
-    def train(self) -> None:
-        """Train the model at the boundary, inline, where it can learn and is not frozen."""
+    def train(self) -> dict[str, float]:
+        """Train the model at the boundary, inline, where it can learn and is not frozen; return its metrics.
+
+        `train_step` may return a loss, or a mapping of metrics; its `updates` says how many updates it made, else one.
+        """
         model = self._agent.model
-        if hasattr(model, "train_step") and not getattr(model, "frozen", False):
-            model.train_step()
+        if not hasattr(model, "train_step") or getattr(model, "frozen", False):
+            return {"updates": 0}
+        before = int(model.state["updates"][0]) if isinstance(model, Model) else 0
+        found = self._watch(model.train_step, "train_step()")
+        metrics = found if isinstance(found, Mapping) else {} if found is None else {"loss": found}
+        try:
+            numbers = {str(name): float(value) for name, value in metrics.items()}
+        except (TypeError, ValueError) as error:
+            raise ContractError(
+                f"train_step() of {type(model).__name__} returned {found!r}: return None, a loss, or a dict of numbers"
+            ) from error
+        if isinstance(model, Model):
+            numbers["updates"] = int(model.state["updates"][0]) - before
+        return {"updates": 1, **numbers}
 
     # -- digest and checkpoint -------------------------------------------------------------------------------
 
@@ -252,12 +296,19 @@ class StandaloneAgent:
                 "it carries nothing from epoch to epoch"
             )
         model, memory = agent.model, getattr(agent.model, "memory", None)
-        if _accessors(model) is None and (self._constants is None or self._constants != _constant_attributes(model)):
+        if forgotten := _outside_of_state_dict(model):
+            return (
+                f"the model of {agent.name} ({type(model).__name__}) is a torch Module whose state_dict() leaves out "
+                f"{', '.join(forgotten)}: override state_dict() and load_state_dict(state) so that they hold it too"
+            )
+        if state_accessors(model) is None and (
+            self._constants is None or self._constants != _constant_attributes(model)
+        ):
             return (
                 f"the model of {agent.name} ({type(model).__name__}) can learn or remember, but has no state_dict() "
                 "and load_state_dict(state): write them, with everything that it carries from epoch to epoch"
             )
-        if memory is not None and not isinstance(model, Model) and _accessors(memory) is None:
+        if memory is not None and not isinstance(model, Model) and state_accessors(memory) is None:
             return (
                 f"the memory of {agent.name} ({type(memory).__name__}) has no state() and load_state(state): write "
                 "them, or use parallel_agents.Buffer"
@@ -288,14 +339,47 @@ Accessors = tuple[Callable[[], Any], Callable[[Any], Any]]
 def _stateful_parts(model: Any) -> dict[str, Accessors]:
     """Return accessors of a model's state: its own, and its memory's where that is a separate object."""
     parts = {"model": model} if isinstance(model, Model) else {"model": model, "memory": getattr(model, "memory", None)}
-    return {name: found for name, part in parts.items() if (found := _accessors(part)) is not None}
+    return {name: found for name, part in parts.items() if (found := state_accessors(part)) is not None}
 
 
-def _accessors(part: Any) -> Accessors | None:
+def state_accessors(part: Any) -> Accessors | None:
+    """Return the methods by which an object's state is read and written; None if it has none."""
     for read, write in (("state_dict", "load_state_dict"), ("state", "load_state")):
         if callable(getattr(part, read, None)) and callable(getattr(part, write, None)):
             return getattr(part, read), getattr(part, write)
     return None
+
+
+def _outside_of_state_dict(model: Any) -> list[str]:
+    """Return the attributes in which a torch Module may remember what torch's own `state_dict` does not hold."""
+    if not isinstance(model, torch.nn.Module) or type(model).state_dict is not torch.nn.Module.state_dict:
+        return []
+    return sorted(name for name, value in vars(model).items() if not name.startswith("_") and not _is_constant(value))
+
+
+def _context_keywords(agent: Any) -> list[str]:
+    """Return the keywords that an agent's way of storing takes: its own `add_memory`, or its memory's `add`."""
+    hook = (
+        agent.add_memory if agent.overrides_add_memory else getattr(getattr(agent.model, "memory", None), "add", None)
+    )
+    if hook is None:
+        return []
+    named = inspect.signature(hook).parameters
+    return [name for name in ("world", "truncated", "next_state") if name in named]
+
+
+_WATCHED_TURNS = 64
+"""First turns of a process in which draws from global generators are noticed; reading their state takes a while."""
+
+
+def _global_generators() -> dict[str, Any]:
+    """Return the state of every global random generator."""
+    numpy_state = np.random.get_state(legacy=False)
+    return {
+        "Python": random.getstate(),
+        "numpy": (numpy_state["state"]["key"].tobytes(), numpy_state["state"]["pos"]),
+        "torch": torch.get_rng_state().numpy().tobytes(),
+    }
 
 
 def _constant_attributes(model: Any) -> dict[str, Any] | None:

@@ -36,6 +36,9 @@ class Agent:
         self.location = location
         self.name = name
 
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(name={self.name!r}, model={self.model!r})"
+
     # -- hooks that users write --------------------------------------------------------------------------------
 
     def reset(self) -> None:
@@ -69,11 +72,15 @@ class Agent:
         """Return the event type of the last action, for sampling by event class; None: its reward decides."""
         return None
 
-    def add_memory(self, state: Any, action: Any, reward: float, done: bool) -> None:
-        """Store a transition; by default in the model's memory, if it has one."""
+    def add_memory(self, state: Any, action: Any, reward: float, done: bool, **context: Any) -> None:
+        """Store a transition; by default in the model's memory, if it has one.
+
+        An own `add_memory`, or the `add` of an own memory, may name the keywords `world`, `truncated` and `next_state`,
+        and gets those that it names.
+        """
         memory = getattr(self.model, "memory", None)
         if memory is not None:
-            memory.add(state, action, reward, done)
+            memory.add(state, action, reward, done, **context)
 
     def state(self) -> Any:
         """Return what this agent itself (not its model) carries from epoch to epoch; {}: nothing.

@@ -28,6 +28,7 @@ from parallel_agents.core.errors import ContractError, SharingError
 from parallel_agents.core.observations import flatten_observation
 from parallel_agents.core.seeding import Purpose, generator
 from parallel_agents.core.types import Array
+from parallel_agents.engine.collect import CompiledWorld
 from parallel_agents.engine.run import Run, RunSummary
 from parallel_agents.env.agent import Agent
 from parallel_agents.env.evaluation import Evaluation, evaluate
@@ -70,6 +71,8 @@ class Environment:
         """One random generator per world, new in each epoch."""
         self.selected = 0
         """The index of the world that `self.world` is now, in environments made of objects."""
+        self.makes_models = False
+        """True once `make_model` was called: the `model` section then says how the agents learn."""
         self.heartbeat = Heartbeat()
         """Tells the watchdog which turn is running."""
         self._run: Run | None = None
@@ -79,6 +82,9 @@ class Environment:
         self._set_up(world)
         self._check_agents()
         self.acting = np.ones((len(self.agents), self.n_worlds), np.bool_)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({len(self.agents)} agents, {self.n_worlds} worlds, seed {self.seed})"
 
     # -- hooks that users write --------------------------------------------------------------------------------
 
@@ -96,6 +102,7 @@ class Environment:
         n_actions: a number; for PPO also a tuple of numbers (several choices) or a `networks.Distribution`.
         network: a function that returns a new `torch.nn.Module`, for a network of your own.
         """
+        self.makes_models = True
         epochs = self.config.parallel.train_interval
         turns = epochs * self.config.experiment.max_turns
         return model_from_config(self.config.model, obs_shape, n_actions, rollout=turns, epochs=epochs, network=network)
@@ -214,6 +221,17 @@ class Environment:
             )
         return np.array([[indices[name] for name in row] for row in names]).T, None
 
+    def compiled_world(self) -> CompiledWorld | str:
+        """Return the worlds as compiled functions, for whole epochs in one call; or why this is not possible."""
+        return f"{type(self).__name__} is written in Python: it has no compiled_world()"
+
+    def hook_in_python(self, base: type, names: Sequence[str]) -> str | None:
+        """Return which of these methods is not the one of a base class, so that compiled code would skip it."""
+        for name in names:
+            if name in vars(self) or getattr(type(self), name) is not getattr(base, name):
+                return f"{type(self).__name__}.{name}() is written in Python"
+        return None
+
     def state(self) -> Mapping[str, Array]:
         """Return arrays from which the worlds can continue in the middle of an episode; needed for autoreset only."""
         raise ContractError(
@@ -292,7 +310,11 @@ class Environment:
         return [agents[index] for _, agents in self._copies]
 
     def add_rewards(self, rewards: Array) -> None:
-        """Add (N, W) rewards to the `total_reward` of the worlds."""
+        """Add the (N, W) rewards of a turn to the `total_reward` of the worlds."""
+        self.add_to_total(rewards)
+
+    def add_to_total(self, rewards: Array) -> None:
+        """Add (N, W) rewards of one or several turns to the `total_reward` of the worlds."""
         for column, (world, _) in enumerate(self._copies):
             if hasattr(world, "total_reward"):
                 world_rewards = rewards if self.vectorised else rewards[:, column]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import copy
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,7 @@ from parallel_agents.core.types import Array, StepResult
 from parallel_agents.engine.agents import AgentGroup
 from parallel_agents.engine.loop import Loop
 from parallel_agents.engine.plan import resolve
+from parallel_agents.engine.standalone import state_accessors
 from parallel_agents.tracking.statistics import Interval, mean_interval
 
 if TYPE_CHECKING:
@@ -29,6 +31,10 @@ class Evaluation:
     """(turns, agents, episodes); 0 once an episode has ended."""
     acted: Array
     """(turns, agents, episodes) whether the agent acted: not if it was frozen or its episode had ended."""
+
+    def __repr__(self) -> str:
+        _, low, high = self.interval
+        return f"Evaluation(mean_return {self.mean_return:.4g} [{low:.4g}, {high:.4g}], {self.acted.shape[2]} episodes)"
 
     @property
     def returns(self) -> Array:
@@ -68,6 +74,7 @@ def evaluate(
         model = _evaluation_model(eval_env.agents[index].model, trained.model, exploration)
         for agent in eval_env.copies_of(index):
             agent.model = model
+    keep = _EvaluatedModels([agent.model for agent in environment.agents], exploration)
     flags = eval_env.config.parallel
     plan = resolve(flags, agents=len(eval_env.agents))
     rewards: list[Array] = []
@@ -90,11 +97,39 @@ def evaluate(
         on_turn=after_turn,
     )
     try:
-        loop.run_epoch(1)
+        with keep:
+            loop.run_epoch(1)
     finally:
         eval_env.close()
     shape = -1, *loop.returns[0].shape  # for the case of no turns at all, if take_turn never calls super().take_turn()
     return Evaluation(np.array(rewards, np.float32).reshape(shape), np.array(acted, np.bool_).reshape(shape))
+
+
+class _EvaluatedModels:
+    """Users' own models during an evaluation: they explore as asked, and afterwards are as they were before."""
+
+    def __init__(self, models: Sequence[Any], exploration: float) -> None:
+        self._models = [model for model in models if not isinstance(model, Model)]
+        self._exploration = exploration
+        self._states: list[tuple[Callable[[Any], Any], Any]] = []
+
+    def __enter__(self) -> None:
+        for model in self._models:
+            if (found := state_accessors(model)) is not None:
+                read, write = found
+                self._states.append((write, copy.deepcopy(read())))
+            self._explore(model, self._exploration)
+
+    def __exit__(self, *_: object) -> None:
+        for model in self._models:
+            self._explore(model, None)
+        for write, state in self._states:
+            write(state)
+
+    @staticmethod
+    def _explore(model: Any, exploration: float | None) -> None:
+        if hasattr(model, "set_epsilon"):
+            model.set_epsilon(exploration)
 
 
 def _evaluation_model(fresh: Any, trained: Any, exploration: float) -> Any:

@@ -1,9 +1,10 @@
 """A backend that starts inline, measures, and moves to threads or processes if that pays. All give the same bytes.
 
-If a single update takes long, its learner is hardly ever in the interpreter. Threads then do not slow down the
-collector, cost nothing to start and copy nothing. Otherwise it takes a process. Starting the first one costs seconds of
-a core, and learning in the background saves at most the shorter of collecting and learning. So it is started only if
-the rounds that are left will pay for it. Either move is undone if it turns out slower.
+If compiled kernels compute the rounds, or a single update takes long, the learner is hardly ever in the interpreter.
+Threads then do not slow down the collector, cost nothing to start and copy nothing. Otherwise it takes a process.
+Starting the first one costs seconds of a core, and learning in the background saves at most the shorter of collecting
+and learning. So it is started only if the rounds that are left will pay for it. Either move is undone if it turns out
+slower.
 """
 
 from __future__ import annotations
@@ -26,6 +27,8 @@ LACKING = (RunError, OSError, RuntimeError, MemoryError)
 """Raised if the system cannot give workers: torch and threading raise plain RuntimeErrors."""
 LONG_UPDATE = 0.1
 """Seconds of one update from which on threads are used."""
+THREAD_COST = 0.05
+"""Seconds that a move to threads must promise to save."""
 
 
 class AutoBackend:
@@ -41,13 +44,18 @@ class AutoBackend:
         updates: int,
         last_round: int,
         emit: Callable[[str, dict[str, Any]], None],
+        native: bool = False,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        """inline, process, thread: start such a backend from learner states. updates: in one round."""
+        """inline, process, thread: start such a backend from learner states. updates: in one round.
+
+        native: compiled kernels compute the rounds, without the lock of the interpreter.
+        """
         self._start_inline, self._start_process, self._start_thread = inline, process, thread
         self._current: Backend = inline(states)
         self._states = list(states)
         self._updates, self._last_round, self._emit, self._clock = updates, last_round, emit, clock
+        self._native = native
         self._candidate: ProcessBackend | None = None
         """Processes that are starting and will take over."""
         self._threads_pay = False
@@ -81,18 +89,15 @@ class AutoBackend:
         self._submitted_at = self._clock()
 
     def poll(self, round_: int) -> bool:
-        """Return whether the round's result is there."""
         return round_ in self._received or self._current.poll(round_)
 
     def result(self, round_: int, timeout: float) -> list[Trained]:
-        """Wait for a round and return one (state, result) per stack."""
         result = self._received.pop(round_) if round_ in self._received else self._receive(round_, timeout)
         if isinstance(result, RunError):
             raise result
         return result
 
     def workers(self) -> list[Monitored]:
-        """Return the workers of the current backend."""
         return self._current.workers()
 
     def close(self, patience: float = PATIENCE) -> None:
@@ -113,9 +118,10 @@ class AutoBackend:
         if self._settled or round_ <= 1:
             return
         left = self._last_round - round_
-        self._threads_pay = learning / self._updates >= LONG_UPDATE and left > TRIAL
         saved = min(collecting, learning) * left
-        if self._candidate is None and not self._threads_pay and saved > START_COST and self._drained():
+        lock_free = self._native or learning / self._updates >= LONG_UPDATE
+        self._threads_pay = lock_free and left > TRIAL and saved > THREAD_COST
+        if self._candidate is None and not lock_free and saved > START_COST and self._drained():
             try:
                 self._candidate = self._start_process(self._states, round_ + 1)
             except LACKING as error:
@@ -137,7 +143,7 @@ class AutoBackend:
 
     def _move(self, backend: Backend, round_: int) -> None:
         self._current, self._intervals = backend, []
-        self._emit("backend_moved", {"to": self.name, "round": round_})
+        self._emit("backend_moved", {"to": self.name, "round": round_, "level": "info"})
 
     def _has_started(self, candidate: ProcessBackend) -> bool:
         """Return whether the processes can take over. If they failed to start, give them up and stay inline."""
@@ -161,11 +167,11 @@ class AutoBackend:
             self._settled = True
             self._move(self._start_inline(self._states), round_)
 
-    def _drained(self, timeout: float = 600.0) -> bool:
+    def _drained(self) -> bool:
         """Wait for all outstanding rounds; return False, so that nothing moves, if one of them failed."""
         for round_ in list(self._outstanding):
             try:
-                self._received[round_] = self._receive(round_, timeout)
+                self._received[round_] = self._receive(round_, 600.0)
             except RunError as error:
                 self._received[round_] = error
         return not any(isinstance(result, RunError) for result in self._received.values())

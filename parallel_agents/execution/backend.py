@@ -256,6 +256,36 @@ class Backend(Protocol):
         """End all workers. After `patience` seconds, kill processes and leave threads. May be called twice."""
 
 
+class Learner:
+    """Trains one worker's share of every round, from its states of the round before.
+
+    The rounds after a failed one fail with it.
+    """
+
+    def __init__(self, share: Share, states: Sequence[LearnerState], timeline: Timeline) -> None:
+        self.share, self._states, self._timeline = share, share.states(states), timeline
+        self.heartbeat = Heartbeat()
+        self.seconds = 0.0
+        """Seconds that the last round took."""
+        self._failure: BaseException | None = None
+
+    def train(self, round_: int, snapshots: Sequence[GetSnapshot]) -> list[Trained]:
+        """Train a round and return one (state, result) per task."""
+        try:
+            taken = [take() for take in snapshots]  # after a failure too, since the collector may wait for it
+            if self._failure is not None:
+                raise self._failure
+            began = time.perf_counter()
+            with self._timeline.span("learn", "learner", round=round_) if self._timeline.enabled else nullcontext():
+                trained = self.share.train(round_, self._states, self.share.snapshots(taken), self.heartbeat)
+        except BaseException as error:
+            self._failure = error
+            raise
+        self.seconds = time.perf_counter() - began
+        self._states = [state for state, _ in trained]
+        return trained
+
+
 class InlineBackend:
     """Computes each round at once, in the thread of the loop: the debug mode, and the reference for all others."""
 
@@ -264,35 +294,23 @@ class InlineBackend:
     def __init__(
         self, stacks: Sequence[Any], states: Sequence[LearnerState], *, together: bool, timeline: Timeline
     ) -> None:
-        self._n_stacks, self._timeline = len(stacks), timeline
-        self._share = next(iter(split(stacks, 1, together=together)), Share())  # empty if no agent is in a stack
-        self._states = self._share.states(states)
+        self._n_stacks = len(stacks)
+        share = next(iter(split(stacks, 1, together=together)), Share())  # empty if no agent is in a stack
+        self._learner = Learner(share, states, timeline)
         self._results: dict[int, list[Trained] | LearnerError] = {}
-        self._failure: LearnerError | None = None
-        self._heartbeat = Heartbeat()
         self.learn_seconds = 0.0
         """Seconds that the last round took."""
 
     def submit(self, round_: int, snapshots: Sequence[GetSnapshot]) -> None:
-        """Train the round now. `result` raises its failure, and the rounds after a failed one fail with it."""
-        taken = [take() for take in snapshots]
-        began = time.perf_counter()
-        timeline = self._timeline
-        with timeline.span("learn", "learner", round=round_) if timeline.enabled else nullcontext():
-            self._results[round_] = self._failure or self._train(round_, taken)
-        self.learn_seconds = time.perf_counter() - began
-
-    def _train(self, round_: int, snapshots: Sequence[Snapshot]) -> list[Trained] | LearnerError:
+        """Train the round now; `result` raises its failure."""
         try:
-            trained = self._share.train(round_, self._states, self._share.snapshots(snapshots), self._heartbeat)
+            trained = self._learner.train(round_, snapshots)
+            self._results[round_] = join([self._learner.share], trained, self._n_stacks)
         except LearnerError as error:
-            self._failure = error
-            return error
-        self._states = [state for state, _ in trained]
-        return join([self._share], trained, self._n_stacks)
+            self._results[round_] = error
+        self.learn_seconds = self._learner.seconds
 
     def poll(self, round_: int) -> bool:
-        """Return True if the round has been submitted."""
         return round_ in self._results
 
     def result(self, round_: int, timeout: float) -> list[Trained]:
@@ -303,8 +321,8 @@ class InlineBackend:
         return result
 
     def workers(self) -> list[Monitored]:
-        """Return the one learner, which runs in the thread of the loop."""
-        return [Monitored("learner", self._heartbeat, self._share.describe, in_loop_thread=True)]
+        learner = self._learner
+        return [Monitored("learner", learner.heartbeat, learner.share.describe, in_loop_thread=True)]
 
     def close(self, patience: float = PATIENCE) -> None:
         """Drop results that nobody has asked for."""

@@ -349,7 +349,9 @@ def _do(job: Any) -> None:
     """Become the process that the parent would have started, and do its job."""
     import numpy as np
 
-    np.random.seed()  # otherwise all workers would draw the same numbers; Python itself reseeds `random`
+    # As in a process that starts afresh: somebody's environment may draw from numpy's global generator, and must not
+    # draw the same numbers in every worker. Python reseeds its own generator in a forked process, numpy does not.
+    np.random.seed()
     with job:
         environment = pickle.load(job)
         os.environ.clear()

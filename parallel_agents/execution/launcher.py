@@ -97,6 +97,7 @@ class BackendLauncher:
             updates=max(1, sum(stack.learner.updates for stack in self._stacks)),
             last_round=last_round,
             emit=self._emit,
+            native=all(stack.native for stack in self._stacks),
         )
 
     def _inline(self, states: Sequence[LearnerState]) -> InlineBackend:

@@ -16,18 +16,8 @@ import torch
 
 from parallel_agents.algorithms.learner import LearnerState, RoundResult, Snapshot
 from parallel_agents.core.errors import DeadlineError, RunError
-from parallel_agents.execution.backend import (
-    PATIENCE,
-    GetSnapshot,
-    Heartbeat,
-    Monitored,
-    Share,
-    Task,
-    Trained,
-    join,
-    log_round,
-    split,
-)
+from parallel_agents.execution import backend
+from parallel_agents.execution.backend import GetSnapshot, Heartbeat, Monitored, Share, Task, Trained
 from parallel_agents.execution.resources import Needs, cores, require
 from parallel_agents.execution.workers import START_DEADLINE, Layout, SharedBlock, Worker, close_all
 from parallel_agents.nn import numerics
@@ -115,7 +105,7 @@ class ProcessBackend:
     ) -> None:
         """Begin to start the processes; raise `RunError` before that if the system cannot give what they need."""
         self._n_stacks, self._timeline = len(stacks), timeline
-        self._shares = split(stacks, workers, together=together)
+        self._shares = backend.split(stacks, workers, together=together)
         self._slots: list[_Slots] = []
         self._workers: list[Worker] = []
         examples = [stack.example() for stack in stacks]  # snapshots of the largest shape that a round can have
@@ -164,11 +154,9 @@ class ProcessBackend:
             worker.send((round_, slots.put_snapshots(share.snapshots(taken))))
 
     def poll(self, round_: int) -> bool:
-        """Return whether all processes have answered or died."""
         return all(worker.answered() for worker in self._workers)
 
     def result(self, round_: int, timeout: float) -> list[Trained]:
-        """Wait for a round and return one (state, result) per stack."""
         until = time.monotonic() + timeout
         trained: list[Trained] = []
         for slots, worker in zip(self._slots, self._workers, strict=True):
@@ -180,14 +168,12 @@ class ProcessBackend:
             self._timeline.merge(spans)
             # copies, since published states must never change and slots are written again
             trained += zip([state.clone() for state in slots.states(round_)], results, strict=True)
-        return join(self._shares, trained, self._n_stacks)
+        return backend.join(self._shares, trained, self._n_stacks)
 
     def workers(self) -> list[Monitored]:
-        """Return the processes."""
         return [worker.monitored() for worker in self._workers]
 
-    def close(self, patience: float = PATIENCE) -> None:
-        """End the processes, and kill those that have not ended after `patience` seconds."""
+    def close(self, patience: float = backend.PATIENCE) -> None:
         close_all(self._workers, patience)
         self._workers = []
 
@@ -222,7 +208,7 @@ def _serve(
             ]
             trained = share.train(round_, before, slots.snapshots(round_, shapes), heartbeat)
             slots.put_states(round_, [state for state, _ in trained])
-        log_round(round_)
+        backend.log_round(round_)
         return [result for _, result in trained], timeline.take()
 
     return answer

@@ -43,18 +43,16 @@ def require(needs: Needs) -> None:
 
 def shortage(needs: Needs) -> str | None:
     """Return what there is too little of and what to do; None if there is enough, as far as the system tells."""
-    free = _free_shared_bytes()
-    if needs.shared_bytes and free is not None and free < needs.shared_bytes:
-        return (
-            f"{needs.shared_bytes:,} bytes of shared memory are needed, {free:,} are free in {SHARED}: "
-            "give it more room, for example docker run --shm-size=1g"
-        )
-    free = _free_descriptors()
-    if needs.descriptors and free is not None and free < needs.descriptors:
-        return f"{needs.descriptors:,} more open files are needed, {free:,} can be had: raise ulimit -n"
-    free = _free_tasks()
-    if needs.tasks and free is not None and free < needs.tasks:
-        return f"{needs.tasks:,} more processes and threads are needed, {free:,} can be had: raise ulimit -u"
+    checks = (
+        (needs.shared_bytes, _free_shared_bytes, "bytes of shared memory", f"are free in {SHARED}",
+         "give it more room, for example docker run --shm-size=1g"),
+        (needs.descriptors, _free_descriptors, "more open files", "can be had", "raise ulimit -n"),
+        (needs.tasks, _free_tasks, "more processes and threads", "can be had", "raise ulimit -u"),
+    )  # fmt: skip
+    for needed, measure, what, where, advice in checks:
+        free = measure() if needed else None
+        if free is not None and free < needed:
+            return f"{needed:,} {what} are needed, {free:,} {where}: {advice}"
     return None
 
 

@@ -240,10 +240,13 @@ class SharedBlock:
     ALIGNMENT = 64
     """Bytes: a cache line, and the widest vector."""
 
-    def __init__(self, layout: Layout, memory: torch.Tensor | None = None) -> None:
-        """memory: the bytes, if they exist already; otherwise they are allocated."""
+    def __init__(self, layout: Layout, memory: torch.Tensor | None = None, *, shared: bool = True) -> None:
+        """memory: the bytes, if they exist already; otherwise they are allocated. shared: with other processes."""
         self._layout = layout
-        self._memory = _share(torch.empty(self.nbytes(layout), dtype=torch.uint8)) if memory is None else memory
+        if memory is None:
+            memory = torch.zeros(self.nbytes(layout), dtype=torch.uint8)
+            memory = _share(memory) if shared else memory
+        self._memory = memory
         self._arrays: dict[str, torch.Tensor] = {}
         start = 0
         for name, (shape, kind) in layout.items():

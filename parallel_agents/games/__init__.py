@@ -3,7 +3,8 @@
     kernels          the rules as compiled loops over worlds and agents
     layout           what a game declares: kinds of things, and maps
     grid             the state: cells, positions, headings; and moves
-    mechanics        what games have in common: beams, spawning, regrowth, respawning, neighbours
+    program          the parts of a game as a table that compiled code executes
+    mechanics        what games have in common: beams, spawning, regrowth, captures, respawning, neighbours
     observation      what agents observe
     render           pictures, terminal, recorded episodes
     environment      a grid game as an environment
@@ -19,17 +20,24 @@ from parallel_agents.games.kernels import Stream, TurnKey
 from parallel_agents.games.layout import AGENT, WALL, Field, Kind, blank_map, walled_map
 from parallel_agents.games.mechanics import (
     Beam,
+    Capture,
+    EndsWithout,
     FixedCount,
+    Hindrance,
     Hits,
+    LosesTo,
+    Lottery,
+    Meetings,
     RandomSpawn,
     Regrowth,
     Respawn,
+    Tagging,
     neighbour_cells,
     neighbour_counts,
     pair_neighbours,
 )
 from parallel_agents.games.observation import WindowObserver
-from parallel_agents.games.render import Recorder, draw_world, load_imageio, terminal_view, write_gif
+from parallel_agents.games.render import Recorder, draw_world, terminal_view
 from parallel_agents.games.scripted import (
     Episode,
     best_directions,
@@ -47,19 +55,26 @@ __all__ = [
     "TURNING_MOVES",
     "WALL",
     "Beam",
+    "Capture",
+    "EndsWithout",
     "Episode",
     "Field",
     "FixedCount",
     "Grid",
     "GridEnvironment",
+    "Hindrance",
     "Hits",
     "Kind",
+    "LosesTo",
+    "Lottery",
+    "Meetings",
     "RandomSpawn",
     "Recorder",
     "Regrowth",
     "Respawn",
     "Rules",
     "Stream",
+    "Tagging",
     "TurnKey",
     "WindowObserver",
     "best_directions",
@@ -67,7 +82,6 @@ __all__ = [
     "direction_actions",
     "dqn_defaults",
     "draw_world",
-    "load_imageio",
     "neighbour_cells",
     "neighbour_counts",
     "pair_neighbours",
@@ -77,5 +91,4 @@ __all__ = [
     "values_at",
     "walk_towards",
     "walled_map",
-    "write_gif",
 ]

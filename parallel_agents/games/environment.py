@@ -2,12 +2,18 @@
 
 A game names its options (`Rules`), builds its grid (`build`), and overrides what differs:
 
-    begin_turn   what happens at the start of each turn; by default `spawn_rules`
-    populate     what lies on a new field; by default `spawn_rules` and `fixed_counts`
-    earn         rewards for the cells that agents entered; by default the values of the kinds
-    settle       what happens after all agents have moved (beams, meetings), and its rewards; by default nothing
+    parts        the mechanics that take effect by themselves (spawning, beams, captures, …)
 
-`freeze` stops agents from acting for some turns. The same code serves simultaneous and sequential turn order.
+A game made of parts alone is played in compiled code, whole epochs at a time. What no part does is a hook in Python:
+
+    begin_turn   what happens at the start of each turn
+    populate     what lies on a new field
+    earn         rewards for the cells that agents entered; by default the values of the kinds
+    settle       what happens after all agents have moved (beams, meetings), and its rewards
+    dones        which episodes have ended
+
+By default each lets the parts take effect. `freeze` stops agents from acting for some turns. The same code serves
+simultaneous and sequential turn order.
 """
 
 from __future__ import annotations
@@ -25,13 +31,24 @@ from parallel_agents.core.config import build_section
 from parallel_agents.core.errors import ConfigError, ContractError
 from parallel_agents.core.seeding import Purpose, key, uniforms
 from parallel_agents.core.types import Array
+from parallel_agents.engine.collect import CompiledWorld
 from parallel_agents.env import Agent, ParallelEnvironment
+from parallel_agents.games import program
 from parallel_agents.games.grid import Grid
-from parallel_agents.games.kernels import Bytes, Flags, Floats, Ints, Stream, TurnKey
+from parallel_agents.games.kernels import Bytes, Flags, Floats, TurnKey
 from parallel_agents.games.layout import Field, Kind, walled_map
-from parallel_agents.games.mechanics import FixedCount, RandomSpawn
 from parallel_agents.games.observation import WindowObserver
+from parallel_agents.games.program import Effect, GridWorld, Part, Phase
 from parallel_agents.games.render import Recorder, draw_scores, draw_world, stack_vertically
+from parallel_agents.games.social_metrics import SocialRecorder
+from parallel_agents.tracking.callbacks import Callback
+
+_NO_REWARDS = np.empty((0, 0), np.float32)
+_HOOKS = (
+    "begin_turn", "populate", "earn", "settle", "dones", "observe", "observe_agent", "can_act", "apply_actions",
+    "apply_agent", "reset_worlds", "add_rewards", "freeze", "chose", "turn_key", "draws",
+)  # fmt: skip
+"""Methods that compiled epochs do not call."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,17 +100,14 @@ class GridEnvironment(ParallelEnvironment):
     observer: WindowObserver
     egocentric: ClassVar[bool] = False
     """Whether windows turn with the agents, for games with moves relative to the heading."""
-    spawn_rules: Sequence[RandomSpawn] = ()
-    """What appears by itself, on a new field and at the start of each turn."""
-    fixed_counts: Sequence[FixedCount] = ()
-    """What is always there in fixed numbers: refilled on a new field and at the end of each turn."""
-    _frozen_turns: Ints | None = None
-    """(N, W) for how many more turns agents are frozen; None: no agent ever was."""
-    _able: Flags | None = None
-    """(N, W) which agents may act in this turn; None: all."""
+    parts: Sequence[Part] = ()
+    """The mechanics that take effect by themselves, in order: set them in `build`."""
+    worlds: GridWorld
+    """The state of the worlds, as compiled code reads and writes it."""
     earned: Array
     """(N, W) the return of each agent in its episode so far."""
     recorder: Recorder | None = None
+    social: SocialRecorder | None = None
     """Captures each turn before it begins."""
 
     @classmethod
@@ -105,7 +119,7 @@ class GridEnvironment(ParallelEnvironment):
         return {**cls.default_config, "model": {}} if other else cls.default_config
 
     def build(self) -> Grid:
-        """Return the game's grid for `self.rules` and `self.n_worlds`; may set `spawn_rules` and `fixed_counts` too."""
+        """Return the game's grid for `self.rules` and `self.n_worlds`; may set `parts` too."""
         raise ContractError(f"{type(self).__name__}.build() is missing: return the game's Grid")
 
     def make_grid(self, field: Field, **options: Any) -> Grid:
@@ -119,39 +133,42 @@ class GridEnvironment(ParallelEnvironment):
 
     def populate(self, turn_key: TurnKey, world_mask: Flags) -> None:
         """Put things on the new fields of the (W,) mask; the agents have been placed already."""
-        for rule in self.spawn_rules:
-            rule.spawn(turn_key, world_mask, Stream.POPULATE)
-        for count in self.fixed_counts:
-            count.refill(turn_key, world_mask, Stream.POPULATE)
+        program.run_phase(self.worlds, Phase.RESET, world_mask, self.epoch, self.turn, _NO_REWARDS)
 
     def earn(self, entered: Bytes, first: int) -> Floats:
         """Return the rewards of the agents from `first` on for the (n, W) codes they entered.
 
         The rewards are (n, W), or (N, W) if other agents gain or lose too.
         """
-        return self.grid.field.values.take(entered)
+        if Phase.EARN not in self._phases:
+            return self.grid.field.values.take(entered)
+        rewards = np.zeros(self.grid.headings.shape, np.float32)
+        program.earn(self.worlds, entered, first, rewards, self.epoch, self.turn)
+        return rewards
 
     def settle(self) -> Floats | None:
         """Apply what happens after all agents have moved, and return its (N, W) rewards; None: no rewards.
 
         It is called at the end of a turn in both turn orders; `chose` tells which actions agents took.
         """
-        return None
+        if Phase.SETTLE not in self._phases:
+            return None
+        rewards = np.zeros(self.grid.headings.shape, np.float32)
+        program.settle(self.worlds, self.active, rewards, self.epoch, self.turn)
+        return rewards
 
     def chose(self, action: str) -> Flags:
         """Return (N, W) which agents took an action in this turn and were able to."""
-        chosen: Flags = self._chosen == self.grid.actions.index(action)
-        return chosen if self._able is None else chosen & self._able
+        return np.asarray((self.worlds.chosen == self.grid.actions.index(action)) & self.worlds.able)
 
     def freeze(self, agent_mask: Flags, turns: int) -> None:
         """Stop the agents of the (N, W) mask from acting for some turns, from the next one on."""
-        if self._frozen_turns is None:
-            self._frozen_turns = np.zeros(self.grid.headings.shape, np.int32)
-        np.maximum(self._frozen_turns, turns, out=self._frozen_turns, where=agent_mask)
+        self._freezes = True
+        np.maximum(self.worlds.frozen, turns, out=self.worlds.frozen, where=agent_mask)
 
     def frozen(self) -> Flags:
         """Return (N, W) which agents are frozen."""
-        return np.zeros(self.grid.headings.shape, np.bool_) if self._frozen_turns is None else self._frozen_turns > 0
+        return np.asarray(self.worlds.frozen > 0)
 
     def turn_key(self) -> TurnKey:
         """Return the address of this turn's draws."""
@@ -164,27 +181,45 @@ class GridEnvironment(ParallelEnvironment):
         numbers: Array = uniforms(*address, epoch=self.epoch, turns=1, slots=slots, first_turn=self.turn)[0]
         return numbers
 
-    def recorders(self, folder: Path) -> Sequence[Recorder]:
-        """Return a recorder of the first world, every `experiment.record_period` epochs, if GIFs can be written."""
+    def recorders(self, folder: Path) -> Sequence[Callback]:
+        """Return a recorder of the first world, every `experiment.record_period` epochs, if GIFs can be written.
+
+        If there are several agents, record their sustainability and peace too.
+        """
         period = self.config.experiment.record_period
+        social = (SocialRecorder(self, folder),) if period and len(self.agents) > 1 else ()
         if period and find_spec("imageio") is None:
             structlog.get_logger().warning(
                 "no_recording",
                 reason="imageio is not installed",
                 advice="install parallel-agents with the extra 'report', or set experiment.record_period = 0",
             )
-            return ()
-        return (Recorder(self, folder, every=period),) if period else ()
+            return social
+        return (Recorder(self, folder, every=period), *social) if period else ()
 
     def add_rewards(self, rewards: Array) -> None:
         """Add (N, W) rewards to the returns that pictures and the terminal show."""
         super().add_rewards(rewards)
         self.earned += rewards
+        if self.social is not None:
+            self.social.add(rewards)
 
-    def render(self, world: int = 0, cell: int = 16) -> Bytes:
-        """Return a picture of one world as it is now, with the returns of its agents."""
-        picture = draw_world(self.grid, world, cell, frozen=self.frozen()[:, world])
+    def render(self, world: int = 0, cell: int = 16, *, seen_by: int | None = None) -> Bytes:
+        """Return a picture of one world as it is now, with the returns of its agents.
+
+        With `seen_by`, everything is darkened that this agent does not see.
+        """
+        seen = None if seen_by is None else (seen_by, self.rules.radius)
+        picture = draw_world(self.grid, world, cell, frozen=self.frozen()[:, world], seen=seen)
         return stack_vertically(picture, draw_scores(self.earned[:, world], picture.shape[1]))
+
+    def compiled_world(self) -> CompiledWorld | str:
+        """Return the worlds as compiled code, or, where the game has rules in Python, the first of these."""
+        if hook := self.hook_in_python(GridEnvironment, _HOOKS):
+            return hook
+        if self.recorder is not None and self.recorder.is_due:
+            return "the epoch is recorded"
+        return CompiledWorld(self.worlds, program.reset, program.begin_turn, program.observe, program.apply)
 
     # -- the environment's contract with the engine ------------------------------------------------------------
 
@@ -196,9 +231,11 @@ class GridEnvironment(ParallelEnvironment):
         self.observer = WindowObserver(
             self.grid, radius=self.rules.radius, observation=self.rules.observation, egocentric=self.egocentric
         )
-        self._chosen = np.full(self.grid.headings.shape, -1)
-        self._frozen_turns = self._able = None
-        self.earned = np.zeros(self.grid.headings.shape)
+        self.worlds = program.grid_world(self.grid, self.observer, self._key, self.parts)
+        self.earned = self.worlds.earned
+        effects = {row.effect for part in self.parts for row in part.rows()}
+        self._phases = {row.phase for part in self.parts for row in part.rows()}
+        self._freezes, self._ends = bool(effects & {Effect.BEAM, Effect.TAG}), Effect.END_WITHOUT in effects
         shape, actions = self.observer.shape, len(self.grid.actions)
         self.agents = [Agent(model=self.make_model(shape, actions)) for _ in self.grid.positions]
 
@@ -210,19 +247,14 @@ class GridEnvironment(ParallelEnvironment):
         """Start the worlds of the (W,) mask on a new field."""
         self.grid.reset(self.turn_key(), which)
         self.earned[:, which] = 0.0
-        if self._frozen_turns is not None:
-            self._frozen_turns[:, which] = 0
+        self.worlds.frozen[:, which] = 0
         self.populate(self.turn_key(), which)
 
     def begin_turn(self) -> None:
-        """Count frozen turns down, and spawn things."""
+        """Count frozen turns down, and let things appear."""
         if self.recorder is not None:
             self.recorder.capture()
-        if self._frozen_turns is not None:
-            self._able = self._frozen_turns == 0
-            self._frozen_turns -= ~self._able
-        for rule in self.spawn_rules:
-            rule.spawn(self.turn_key())
+        program.begin_turn(self.worlds, self.active, self.worlds.able, self.epoch, self.turn)
 
     def observe(self) -> Array:
         """Return (N, W, obs) in an array that every call overwrites."""
@@ -234,7 +266,15 @@ class GridEnvironment(ParallelEnvironment):
 
     def can_act(self) -> Flags | None:
         """Return (N, W) which agents are not frozen in this turn; None: no agent ever was."""
-        return self._able
+        return self.worlds.able if self._freezes else None
+
+    def dones(self) -> tuple[Flags, Flags] | None:
+        """Return (N, W) terminated and truncated; None if no part ends an episode."""
+        if not self._ends:
+            return None
+        terminated = np.zeros(self.grid.headings.shape, np.bool_)
+        program.end_episodes(self.worlds, terminated)
+        return terminated, np.zeros_like(terminated)
 
     def apply_actions(self, actions: Array) -> Array:
         """Let all agents act in list order; return their (N, W) rewards."""
@@ -249,12 +289,12 @@ class GridEnvironment(ParallelEnvironment):
         """Let the agents from `first` on act; after the last agent, settle the turn."""
         entered = self.grid.move(actions, first, self.can_act())
         rewards = self.earn(entered, first)
-        self._chosen[first : first + len(actions)] = actions
-        if first + len(actions) < len(self._chosen):
+        self.worlds.chosen[first : first + len(actions)] = actions
+        if first + len(actions) < len(self.worlds.chosen):
             return rewards
         settled = self.settle()
-        for count in self.fixed_counts:
-            count.refill(self.turn_key())
+        if Phase.END in self._phases:
+            program.run_phase(self.worlds, Phase.END, self.grid.world_mask(None), self.epoch, self.turn, _NO_REWARDS)
         if settled is None:
             return rewards
         if len(rewards) == len(settled):

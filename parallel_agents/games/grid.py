@@ -73,11 +73,13 @@ class Grid:
         """(S, 2) the cells in which agents may start."""
         _check_sizes(agents, worlds, radius, len(self.starts))
         self.actions = (*actions, *extra_actions)
-        self._step_table = _step_table(self.actions, extra_actions)
+        self.step_table = _step_table(self.actions, extra_actions)
+        """(A, 4, 3) rows, columns and new heading of each action for each heading."""
         self.margin = max(radius, 1)
         """Cells around the field, so that neither a window nor a step can leave the array."""
-        self._template = _with_margin(field, self.margin)
-        self.padded = np.repeat(self._template[None], worlds, axis=0)
+        self.template = _with_margin(field, self.margin)
+        """(L, H + 2m, C + 2m) the initial field with its margin."""
+        self.padded = np.repeat(self.template[None], worlds, axis=0)
         """(W, L, H + 2m, C + 2m) the cells with their margin."""
         inner = slice(self.margin, -self.margin)
         self.cells = self.padded[:, :, inner, inner]
@@ -107,7 +109,7 @@ class Grid:
     def reset(self, turn_key: TurnKey, world_mask: Flags | None = None) -> None:
         """Put the initial field into the worlds of the (W,) mask, and their agents on random cells."""
         mask = self.world_mask(world_mask)
-        kernels.reset(self.padded, self._template, mask)
+        kernels.reset(self.padded, self.template, mask)
         kernels.place(self.arrays, self.starts, turn_key, mask)
 
     def count(self, name: str, sites: Ints, layer: int) -> Ints:
@@ -139,7 +141,7 @@ class Grid:
         self._check_actions(actions, first)
         entered = np.empty(actions.shape, np.uint8)
         chosen = np.ascontiguousarray(actions, np.int64)
-        invalid = kernels.move(self.arrays, self.agent_mask(able), self._step_table, chosen, first, entered)
+        invalid = kernels.move(self.arrays, self.agent_mask(able), self.step_table, chosen, first, entered)
         if invalid >= 0:
             agent, world = divmod(invalid, actions.shape[1])
             raise ActionError(

@@ -72,9 +72,12 @@ def block(turn_key: TurnKey, stream: int, j: int, world: int) -> Words:
 @njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
 def reset(cells: Bytes, template: Bytes, world_mask: Flags) -> None:
     """Copy the initial field, (L, H + 2m, C + 2m), into the worlds of the mask."""
+    layers, height, width = template.shape
     for w in range(cells.shape[0]):
-        if world_mask[w]:
-            cells[w] = template
+        for layer in range(layers if world_mask[w] else 0):  # loops, since copying a slice takes long to compile
+            for y in range(height):
+                for x in range(width):
+                    cells[w, layer, y, x] = template[layer, y, x]
 
 
 @njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
@@ -218,3 +221,308 @@ def move(
             coordinates[y_index] += down if free else 0
             coordinates[x_index] += right if free else 0
     return -1
+
+
+@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+def fire(
+    grid: GridArrays,
+    firing: Flags,
+    shape: tuple[int, int, int, bool, int],
+    changes: Bytes,
+    hits: tuple[Ints, Ints, Ints],
+) -> None:
+    """Follow columns -half … half of each beam, cell by cell, until something ends them; see `Beam`."""
+    cells, margin, layer = grid[:3]
+    positions, headings, passable = grid[3], grid[4], grid[6]
+    code, length, half, hits_agents, changes_on = shape
+    received, dealt, changed = hits
+    agents, worlds = firing.shape
+    _, layers, height, width = cells.shape
+    plane = np.uint64(height * width)
+    flat = cells.reshape(-1)
+    for w in range(worlds):
+        world = np.uint64(w * layers) * plane
+        agent_layer, changed_layer = world + np.uint64(layer) * plane, world + np.uint64(changes_on) * plane
+        top_layer = world + np.uint64(layers - 1) * plane
+        for n in range(agents):
+            if not firing[n, w]:
+                continue
+            ahead_y, ahead_x = _ahead(headings[n, w])
+            for column in range(-half, half + 1):
+                y = positions[n, w, 0] + margin + column * ahead_x  # columns count to the right of the agent
+                x = positions[n, w, 1] + margin - column * ahead_y
+                for step in range(length + 1):
+                    # The outer columns start beside the agent, so that none comes round a corner.
+                    if step > 0:
+                        y += ahead_y
+                        x += ahead_x
+                    elif column == 0:
+                        continue
+                    if not (0 <= y < height and 0 <= x < width):
+                        break
+                    cell = np.uint64(y * width + x)
+                    agent = -1
+                    if not passable[flat[agent_layer + cell]]:
+                        agent = _agent_at(positions, y - margin, x - margin, w)
+                        if agent < 0:
+                            break
+                    if step == 0:
+                        continue
+                    flat[top_layer + cell] = code
+                    if hits_agents and agent >= 0:
+                        received[agent, w] += 1
+                        dealt[n, w] += 1
+                        break
+                    kind = flat[changed_layer + cell]
+                    if changes[kind] != kind:
+                        flat[changed_layer + cell] = changes[kind]
+                        changed[n, w] += 1
+                        break
+
+
+@njit(cache=True, inline="always")  # type: ignore[untyped-decorator]
+def _ahead(heading: int) -> tuple[int, int]:
+    """Return rows and columns of a step forward."""
+    return (heading == 2) * 1 - (heading == 0) * 1, (heading == 1) * 1 - (heading == 3) * 1
+
+
+@njit(cache=True, inline="always")  # type: ignore[untyped-decorator]
+def _agent_at(positions: Ints, y: int, x: int, world: int) -> int:
+    """Return the agent in a cell, or -1."""
+    for n in range(positions.shape[0]):
+        if positions[n, world, 0] == y and positions[n, world, 1] == x:
+            return n
+    return -1
+
+
+@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+def regrow(
+    cells: Bytes,
+    margin: int,
+    target: tuple[int, Ints, Ints, int],
+    probabilities: Probabilities,
+    turn_key: TurnKey,
+    stream: int,
+    world_mask: Flags,
+) -> None:
+    """Grow a kind on empty sites; slot s decides on site s, and is drawn only where the probability is not 0.
+
+    `target` holds the layer, the (S, 2) sites, the offsets of the cells that are near, and the code of the kind.
+    """
+    layer, sites, near, code = target
+    grown = np.empty(len(sites), np.int64)
+    for w in range(cells.shape[0]):
+        total = 0
+        for s in range(len(sites) if world_mask[w] else 0):
+            y, x = sites[s, 0] + margin, sites[s, 1] + margin
+            if cells[w, layer, y, x] != 0:
+                continue
+            around = 0
+            for k in range(len(near)):
+                around += cells[w, layer, y + near[k, 0], x + near[k, 1]] == code
+            probability = probabilities[min(around, len(probabilities) - 1)]
+            if probability > 0.0 and uniform(block(turn_key, stream, s // 4, w)[s % 4]) < probability:
+                grown[total] = s
+                total += 1
+        for j in range(total):
+            cells[w, layer, sites[grown[j], 0] + margin, sites[grown[j], 1] + margin] = code
+
+
+@njit(cache=True)  # type: ignore[untyped-decorator]
+def _free_site(grid: GridArrays, sites: Ints, world: int, u: float) -> int:
+    """Return an empty site of the agents' layer, chosen by u in [0, 1), or -1 if there is none."""
+    cells, margin, layer = grid[:3]
+    free = 0
+    for s in range(len(sites)):
+        free += cells[world, layer, sites[s, 0] + margin, sites[s, 1] + margin] == 0
+    rank = int(u * free)
+    for s in range(len(sites)):
+        if cells[world, layer, sites[s, 0] + margin, sites[s, 1] + margin] == 0:
+            if rank == 0:
+                return s
+            rank -= 1
+    return -1
+
+
+@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+def refill(
+    grid: GridArrays, sites: Ints, kinds: Bytes, wanted: int, turn_key: TurnKey, stream: int, world_mask: Flags
+) -> None:
+    """Add what is missing; block j is the j-th thing added to a world: slot 4j is its site, 4j + 1 its kind."""
+    cells, margin, layer = grid[:3]
+    for w in range(cells.shape[0]):
+        missing = wanted if world_mask[w] else 0
+        for s in range(len(sites) if missing > 0 else 0):
+            for kind in kinds:
+                missing -= cells[w, layer, sites[s, 0] + margin, sites[s, 1] + margin] == kind
+        for j in range(missing):
+            words = block(turn_key, stream, j, w)
+            s = _free_site(grid, sites, w, uniform(words[0]))
+            if s >= 0:
+                kind = kinds[int(uniform(words[1]) * len(kinds))]
+                cells[w, layer, sites[s, 0] + margin, sites[s, 1] + margin] = kind
+
+
+@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+def respawn(grid: GridArrays, sites: Ints, agent_mask: Flags, turn_key: TurnKey, stream: int) -> None:
+    """Move agents to free sites; block n is agent n: slot 4n is its site."""
+    cells, margin, layer = grid[:3]
+    positions, agent_kinds = grid[3], grid[5]
+    agents, worlds = agent_mask.shape
+    for w in range(worlds):
+        for n in range(agents):
+            if not agent_mask[n, w]:
+                continue
+            s = _free_site(grid, sites, w, uniform(block(turn_key, stream, n, w)[0]))
+            if s >= 0:
+                cells[w, layer, positions[n, w, 0] + margin, positions[n, w, 1] + margin] = 0
+                positions[n, w, 0], positions[n, w, 1] = sites[s, 0], sites[s, 1]
+                cells[w, layer, sites[s, 0] + margin, sites[s, 1] + margin] = agent_kinds[n, w]
+
+
+@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+def pair(positions: Ints, ready: Flags, partners: Ints) -> None:
+    """Write the partners of `pair_neighbours`."""
+    agents, worlds = ready.shape
+    for w in range(worlds):
+        for n in range(agents):
+            for m in range(n + 1, agents):
+                if not (ready[n, w] and ready[m, w]) or partners[n, w] >= 0 or partners[m, w] >= 0:
+                    continue
+                rows = abs(positions[n, w, 0] - positions[m, w, 0])
+                if rows + abs(positions[n, w, 1] - positions[m, w, 1]) == 1:
+                    partners[n, w], partners[m, w] = m, n
+
+
+@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+def capture(grid: GridArrays, code: int, wanted: int, value: float, rewards: Floats) -> None:
+    """Remove the things of a kind on the agents' layer beside which `wanted` agents stand, and reward these agents."""
+    cells, margin, layer = grid[:3]
+    positions = grid[3]
+    agents, worlds = positions.shape[:2]
+    for w in range(worlds):
+        caught = np.zeros(4 * agents, np.int64)
+        for n in range(agents):
+            catches = 0
+            for side in range(4):
+                down, right = _ahead(side)
+                y, x = positions[n, w, 0] + margin + down, positions[n, w, 1] + margin + right
+                if cells[w, layer, y, x] != code:
+                    continue
+                beside = 0
+                for m in range(agents):
+                    rows = abs(positions[m, w, 0] + margin - y)
+                    beside += rows + abs(positions[m, w, 1] + margin - x) == 1
+                if beside >= wanted:
+                    catches += 1
+                    caught[4 * n + side] = y * cells.shape[3] + x
+            rewards[n, w] += np.float32(value * catches)
+        for cell in caught:
+            if cell:
+                cells[w, layer, cell // cells.shape[3], cell % cells.shape[3]] = 0
+
+
+@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+def clear_top(cells: Bytes) -> None:
+    """Remove everything from the topmost layer."""
+    worlds, layers, height, width = cells.shape
+    for w in range(worlds):
+        for y in range(height):
+            for x in range(width):
+                cells[w, layers - 1, y, x] = 0
+
+
+@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+def show_roles(grid: GridArrays, roles: NDArray[np.int64], codes: Bytes) -> None:
+    """Let the agents appear as the kinds of their roles (N, W)."""
+    cells, margin, layer = grid[:3]
+    positions, agent_kinds = grid[3], grid[5]
+    for n in range(roles.shape[0]):
+        for w in range(roles.shape[1]):
+            agent_kinds[n, w] = codes[roles[n, w]]
+            cells[w, layer, positions[n, w, 0] + margin, positions[n, w, 1] + margin] = agent_kinds[n, w]
+
+
+@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+def meet(
+    grid: GridArrays,
+    roles: NDArray[np.int64],
+    nothing: int,
+    payoffs: Probabilities,
+    active: Flags,
+    rewards: Floats,
+    sites: Ints,
+    turn_key: TurnKey,
+    stream: int,
+) -> None:
+    """Reward pairs of neighbours by their roles, let them lose these, and move them to free sites.
+
+    payoffs: of the first of two agents, by its role and the other's. Those with the role `nothing` form no pairs.
+    """
+    agents, worlds = roles.shape
+    size = int(np.sqrt(len(payoffs)))
+    ready, met = np.empty((agents, worlds), np.bool_), np.empty((agents, worlds), np.bool_)
+    partners = np.full((agents, worlds), np.int32(-1))
+    for n in range(agents):
+        for w in range(worlds):
+            ready[n, w] = active[w] and roles[n, w] != nothing
+    pair(grid[3], ready, partners)
+    for n in range(agents):
+        for w in range(worlds):
+            met[n, w] = partners[n, w] >= 0
+            if met[n, w]:
+                rewards[n, w] += np.float32(payoffs[roles[n, w] * size + roles[partners[n, w], w]])
+    for n in range(agents):
+        for w in range(worlds):
+            if met[n, w]:
+                roles[n, w] = nothing
+    respawn(grid, sites, met, turn_key, stream)
+
+
+@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+def choose_it(roles: NDArray[np.int64], which: Flags, turn_key: TurnKey) -> None:
+    """Give the role 1 to one agent of each world of the mask, all equally likely: slot 0 of each agent's address."""
+    agents, worlds = roles.shape
+    for w in range(worlds):
+        if not which[w]:
+            continue
+        it, top = 0, -1.0
+        for n in range(agents):
+            words = draw(
+                np.uint64(turn_key[0]), np.uint64(turn_key[1]) + np.uint64(n), np.uint64(0), np.uint64(turn_key[3]),
+                np.uint64(turn_key[2]), np.uint64(w),
+            )  # fmt: skip
+            number = uniform(words[0])
+            if number > top:
+                it, top = n, number
+        for n in range(agents):
+            roles[n, w] = n == it
+
+
+@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+def tag(
+    grid: GridArrays,
+    roles: NDArray[np.int64],
+    able: Flags,
+    active: Flags,
+    cost: float,
+    turns: int,
+    rewards: Floats,
+    frozen: Ints,
+) -> None:
+    """Let the agent with role 1 pass it on to the first neighbour, who is then frozen; it costs something each turn."""
+    positions = grid[3]
+    agents, worlds = roles.shape
+    for w in range(worlds):
+        it = 0
+        for n in range(agents):
+            it = n if roles[n, w] else it
+        rewards[it, w] -= np.float32(cost)
+        for n in range(agents if active[w] and able[it, w] else 0):
+            rows = abs(positions[n, w, 0] - positions[it, w, 0])
+            if rows + abs(positions[n, w, 1] - positions[it, w, 1]) == 1:
+                rewards[it, w] += np.float32(1.0)
+                rewards[n, w] -= np.float32(1.0)
+                roles[it, w], roles[n, w] = 0, 1
+                frozen[n, w] = max(frozen[n, w], turns)
+                break

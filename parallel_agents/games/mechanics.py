@@ -1,6 +1,7 @@
 """Mechanics that games share: beams, things that appear or regrow, agents that respawn, and neighbours.
 
-A mechanic is an object made once for a grid. Each one that draws has a number, so that no two share a draw.
+A mechanic is an object made once for a grid. Each one that draws has a number, so that no two share a draw. In the
+`parts` of a game it takes effect by itself (`rows` says when and how); a game may also call it in its own hooks.
 
 >>> from parallel_agents.games.layout import AGENT, WALL, Field, Kind
 >>> grid = Grid(Field([WALL, AGENT, Kind("ray", "*", (250, 250, 90))], "....#..", ".......", layer=0), agents=2)
@@ -15,17 +16,16 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from parallel_agents.core.compiled import njit
 from parallel_agents.core.errors import ConfigError, ShapeError
-from parallel_agents.core.seeding import uniform
 from parallel_agents.core.types import Array
 from parallel_agents.games import kernels
 from parallel_agents.games.grid import DIRECTIONS, Grid
-from parallel_agents.games.kernels import Bytes, Flags, GridArrays, Ints, Probabilities, Stream, TurnKey, block
+from parallel_agents.games.kernels import Flags, Ints, Probabilities, Stream, TurnKey
+from parallel_agents.games.program import Effect, Phase, Row
 
 
 class Hits(NamedTuple):
@@ -44,7 +44,8 @@ class Beam:
 
     It covers `width` columns side by side, up to `length` cells ahead of the agent. A column ends at a wall, at the
     edge of the field, and at the first thing that it hits. `hits_agents`: whether agents are hit. `changes`: which
-    kinds it turns into which others, on the layer `changes_on`.
+    kinds it turns into which others, on the layer `changes_on`. As a part of a game it is fired by the action `action`,
+    and agents that it hits cannot act for `freezes` turns.
     """
 
     def __init__(
@@ -57,8 +58,12 @@ class Beam:
         hits_agents: bool = False,
         changes: Mapping[str, str] | None = None,
         changes_on: int = 0,
+        action: str | None = None,
+        freezes: int = 0,
     ) -> None:
         field = grid.field
+        if action is not None and action not in grid.actions:
+            raise ConfigError(f"a beam is fired by {action!r}: the actions are {', '.join(grid.actions)}")
         if length < 1 or width < 1 or width % 2 == 0:
             raise ConfigError(f"a beam of length {length} and width {width}: give at least 1, and an odd width")
         if field.layer == len(field.cells) - 1:
@@ -71,6 +76,18 @@ class Beam:
         for before, after in (changes or {}).items():
             self._changes[field.code(before)] = field.code(after)
         self._hits = Hits(*(np.zeros(grid.headings.shape, np.int32) for _ in Hits._fields))
+        self._action, self._freezes = action, freezes
+
+    def rows(self) -> list[Row]:
+        """Clear the beams of the last turn, and fire."""
+        if self._action is None:
+            raise ConfigError("a beam among the parts of a game needs the action that fires it: give it action=…")
+        code, length, half, hits_agents, changes_on = self._shape
+        shape = self._grid.actions.index(self._action), code, length, half, int(hits_agents), changes_on, self._freezes
+        return [
+            Row(Phase.CLEAR, Effect.CLEAR_BEAMS),
+            Row(Phase.SETTLE, Effect.BEAM, numbers=shape, codes=self._changes),
+        ]
 
     def clear(self) -> None:
         """Remove every beam from the topmost layer."""
@@ -83,7 +100,7 @@ class Beam:
         """
         for counts in self._hits:
             counts[:] = 0
-        _fire(self._grid.arrays, self._grid.agent_mask(firing), self._shape, self._changes, tuple(self._hits))
+        kernels.fire(self._grid.arrays, self._grid.agent_mask(firing), self._shape, self._changes, tuple(self._hits))
         return self._hits
 
 
@@ -102,11 +119,22 @@ class _Rule:
         self._number = grid.new_rule_number()
 
 
+class Hindrance(NamedTuple):
+    """What makes things appear less often: the probability falls to 0 as a kind fills the share `most` of its sites."""
+
+    name: str
+    sites: Array
+    """(S, 2)"""
+    layer: int
+    most: float
+
+
 class RandomSpawn(_Rule):
     """Kinds that appear on each site with a probability, all kinds equally likely.
 
     They appear where nothing lies, or replace the kind `over`. `sites` is (S, 2); None: all cells in which agents may
-    start.
+    start. As a part of a game it also fills a new field, with the probability `at_first` if that is given, and each
+    turn's probability falls with what hinders it (`unless`).
     """
 
     def __init__(
@@ -117,12 +145,34 @@ class RandomSpawn(_Rule):
         sites: Array | None = None,
         layer: int | None = None,
         over: str | None = None,
+        at_first: float | None = None,
+        unless: Hindrance | None = None,
     ) -> None:
-        if not 0.0 <= probability <= 1.0:
-            raise ConfigError(f"things appear with probability {probability}: give a number from 0 to 1")
+        at_first = probability if at_first is None else at_first
+        for number in (probability, at_first):
+            if not 0.0 <= number <= 1.0:
+                raise ConfigError(f"things appear with probability {number}: give a number from 0 to 1")
         super().__init__(grid, names, sites, layer)
+        self._at_first, self._unless = at_first, unless
         self._target = self._layer, self._sites, self._codes, 0 if over is None else grid.field.code(over)
-        self._probabilities = np.full(grid.headings.shape[1], float(probability))
+        self._probability = float(probability)
+        self._probabilities = np.full(grid.headings.shape[1], self._probability)
+
+    def rows(self) -> list[Row]:
+        """Fill a new field, and spawn in each turn."""
+        layer, sites, codes, over = self._target
+        common: Any = {"number": self._number, "sites": sites, "codes": codes}
+        rows = [Row(Phase.RESET, Effect.SPAWN, numbers=(layer, over), floats=(self._at_first,), **common)]
+        if self._unless is None:
+            return [*rows, Row(Phase.BEGIN, Effect.SPAWN, numbers=(layer, over), floats=(self._probability,), **common)]
+        name, hindering, own_layer, most = self._unless
+        numbers = (layer, over, own_layer, self._grid.field.code(name))
+        floats = (self._probability, most)
+        others = self._grid.check_sites(hindering)
+        return [
+            *rows,
+            Row(Phase.BEGIN, Effect.SPAWN_UNLESS, numbers=numbers, floats=floats, other_sites=others, **common),
+        ]
 
     def spawn(
         self,
@@ -178,9 +228,16 @@ class Regrowth(_Rule):
         self._name = name
         self._target = self._layer, self._sites, np.array(near, np.int32), int(self._codes[0])
 
+    def rows(self) -> list[Row]:
+        """Grow in each turn."""
+        layer, sites, near, code = self._target
+        floats = tuple(self._probabilities.tolist())
+        places = {"sites": sites, "other_sites": near}
+        return [Row(Phase.BEGIN, Effect.REGROW, self._number, numbers=(layer, code), floats=floats, **places)]
+
     def grow(self, turn_key: TurnKey, world_mask: Flags | None = None) -> None:
         """Grow the kind for one turn in the worlds of the mask; what grows now counts as near from the next turn."""
-        _regrow(
+        kernels.regrow(
             self._grid.padded, self._grid.margin, self._target, self._probabilities, turn_key,
             Stream.SPAWN + self._number, self._grid.world_mask(world_mask),
         )  # fmt: skip
@@ -199,12 +256,119 @@ class FixedCount(_Rule):
         super().__init__(grid, names, sites, None)
         self._count = count
 
+    def rows(self) -> list[Row]:
+        """Fill a new field, and add what is missing at the end of each turn."""
+        return [
+            Row(phase, Effect.REFILL, self._number, numbers=(self._count,), sites=self._sites, codes=self._codes)
+            for phase in (Phase.RESET, Phase.END)
+        ]
+
     def refill(self, turn_key: TurnKey, world_mask: Flags | None = None, stream: Stream = Stream.SPAWN) -> None:
         """Add what is missing to the worlds of the (W,) mask, or as much of it as there is room for."""
-        _refill(
+        kernels.refill(
             self._grid.arrays, self._sites, self._codes, self._count, turn_key, stream + self._number,
             self._grid.world_mask(world_mask),
         )  # fmt: skip
+
+
+class EndsWithout:
+    """Episodes that end when nothing of a kind is left on its sites, (S, 2)."""
+
+    def __init__(self, grid: Grid, name: str, *, sites: Array | None = None, layer: int | None = None) -> None:
+        self._numbers = grid.field.layer if layer is None else layer, grid.field.code(name)
+        self._sites = grid.check_sites(sites)
+
+    def rows(self) -> list[Row]:
+        """End the episode after a turn."""
+        return [Row(Phase.END, Effect.END_WITHOUT, numbers=self._numbers, sites=self._sites)]
+
+
+class Capture:
+    """Things that agents catch together: `agents` of them must stand next to it, and each of these earns `value`."""
+
+    def __init__(self, grid: Grid, name: str, *, agents: int, value: float) -> None:
+        if agents < 1:
+            raise ConfigError(f"{agents} agents catch {name}: give a whole number of at least 1")
+        self._numbers, self._value = (grid.field.code(name), agents), value
+
+    def rows(self) -> list[Row]:
+        """Catch after all agents have moved."""
+        return [Row(Phase.SETTLE, Effect.CAPTURE, numbers=self._numbers, floats=(self._value,))]
+
+
+class LosesTo:
+    """Things that belong to an agent: it loses `loss` whenever another agent enters one."""
+
+    def __init__(self, grid: Grid, name: str, *, owner: int, loss: float) -> None:
+        if not 0 <= owner < len(grid.positions):
+            raise ConfigError(f"{name} belongs to agent {owner}: there are 0 to {len(grid.positions) - 1}")
+        self._numbers, self._loss = (grid.field.code(name), owner), loss
+
+    def rows(self) -> list[Row]:
+        """Lose when others enter."""
+        return [Row(Phase.EARN, Effect.LOSE, numbers=self._numbers, floats=(self._loss,))]
+
+
+class Lottery:
+    """Things that pay one of several rewards when an agent enters them, all equally likely."""
+
+    def __init__(self, grid: Grid, name: str, *, rewards: Sequence[float]) -> None:
+        if not len(rewards):
+            raise ConfigError(f"{name} pays one of no rewards: give at least one")
+        self._code, self._rewards = grid.field.code(name), tuple(float(reward) for reward in rewards)
+
+    def rows(self) -> list[Row]:
+        """Draw when an agent enters."""
+        return [Row(Phase.EARN, Effect.LOTTERY, numbers=(self._code,), floats=self._rewards)]
+
+
+class Meetings:
+    """Agents with a role who meet: both are rewarded, lose their roles, and start again on random free cells.
+
+    An agent that enters the kind `tokens[r]` takes the role r, and appears as the kind `kinds[r]`; without a role it
+    appears as `kinds[-1]`. `payoffs[r][s]` is the reward of an agent with the role r who meets one with s. Neighbours
+    form pairs in list order.
+    """
+
+    def __init__(
+        self, grid: Grid, *, tokens: Sequence[str], kinds: Sequence[str], payoffs: Sequence[Sequence[float]]
+    ) -> None:
+        roles = len(tokens)
+        if len(kinds) != roles + 1 or len(payoffs) != roles or any(len(row) != roles for row in payoffs):
+            raise ConfigError(
+                f"{roles} tokens, {len(kinds)} kinds and payoffs {list(payoffs)}: give one kind more than tokens, and "
+                "a row and a column of payoffs for each token"
+            )
+        self._grid, self._number = grid, grid.new_rule_number()
+        self._tokens = [grid.field.code(name) for name in tokens]
+        self._kinds = np.array([grid.field.blocking_code(name) for name in kinds], np.uint8)
+        self._payoffs = tuple(float(number) for row in payoffs for number in row)
+
+    def rows(self) -> list[Row]:
+        """Start without roles, take them from tokens, and meet after all agents have moved."""
+        nothing, codes = len(self._tokens), self._kinds
+        meet: Any = {"floats": self._payoffs, "sites": self._grid.starts, "codes": codes}
+        return [
+            Row(Phase.RESET, Effect.SET_ROLES, numbers=(nothing,), codes=codes),
+            *(Row(Phase.EARN, Effect.TAKE_ROLE, numbers=(code, role)) for role, code in enumerate(self._tokens)),
+            Row(Phase.SETTLE, Effect.MEET, self._number, numbers=(nothing,), **meet),
+        ]
+
+
+class Tagging:
+    """One agent is it (role 1), pays `cost` each turn, and earns 1 by reaching another, who pays 1 and becomes it.
+
+    An agent that was tagged cannot act for `freezes` turns. Agents appear as the kinds `runner` and `it`.
+    """
+
+    def __init__(self, grid: Grid, *, runner: str, it: str, cost: float, freezes: int) -> None:
+        self._kinds = np.array([grid.field.blocking_code(name) for name in (runner, it)], np.uint8)
+        self._cost, self._freezes = cost, freezes
+
+    def rows(self) -> list[Row]:
+        """Choose who is it on a new field, and tag after all agents have moved."""
+        tag: Any = {"numbers": (self._freezes,), "floats": (self._cost,), "codes": self._kinds}
+        return [Row(Phase.RESET, Effect.CHOOSE_IT, codes=self._kinds), Row(Phase.SETTLE, Effect.TAG, **tag)]
 
 
 class Respawn:
@@ -216,7 +380,7 @@ class Respawn:
     def respawn(self, agent_mask: Flags, turn_key: TurnKey) -> None:
         """Move the agents of the (N, W) mask to free cells, in list order; where none is free, an agent stays."""
         grid = self._grid
-        _respawn(grid.arrays, grid.starts, grid.agent_mask(agent_mask), turn_key, Stream.SPAWN + self._number)
+        kernels.respawn(grid.arrays, grid.starts, grid.agent_mask(agent_mask), turn_key, Stream.SPAWN + self._number)
 
 
 def neighbour_cells(grid: Grid) -> Ints:
@@ -245,176 +409,5 @@ def pair_neighbours(grid: Grid, ready: Flags) -> Ints:
     [1, 0, -1]
     """
     partners = np.full(ready.shape, -1, np.int32)
-    _pair(grid.positions, grid.agent_mask(ready), partners)
+    kernels.pair(grid.positions, grid.agent_mask(ready), partners)
     return partners
-
-
-@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
-def _fire(
-    grid: GridArrays,
-    firing: Flags,
-    shape: tuple[int, int, int, bool, int],
-    changes: Bytes,
-    hits: tuple[Ints, Ints, Ints],
-) -> None:
-    """Follow columns -half … half of each beam, cell by cell, until something ends them; see `Beam`."""
-    cells, margin, layer = grid[:3]
-    positions, headings, passable = grid[3], grid[4], grid[6]
-    code, length, half, hits_agents, changes_on = shape
-    received, dealt, changed = hits
-    agents, worlds = firing.shape
-    _, layers, height, width = cells.shape
-    plane = np.uint64(height * width)
-    flat = cells.reshape(-1)
-    for w in range(worlds):
-        world = np.uint64(w * layers) * plane
-        agent_layer, changed_layer = world + np.uint64(layer) * plane, world + np.uint64(changes_on) * plane
-        top_layer = world + np.uint64(layers - 1) * plane
-        for n in range(agents):
-            if not firing[n, w]:
-                continue
-            ahead_y, ahead_x = _ahead(headings[n, w])
-            for column in range(-half, half + 1):
-                y = positions[n, w, 0] + margin + column * ahead_x  # columns count to the right of the agent
-                x = positions[n, w, 1] + margin - column * ahead_y
-                for step in range(length + 1):
-                    # The outer columns start beside the agent, so that none comes round a corner.
-                    if step > 0:
-                        y += ahead_y
-                        x += ahead_x
-                    elif column == 0:
-                        continue
-                    if not (0 <= y < height and 0 <= x < width):
-                        break
-                    cell = np.uint64(y * width + x)
-                    agent = -1
-                    if not passable[flat[agent_layer + cell]]:
-                        agent = _agent_at(positions, y - margin, x - margin, w)
-                        if agent < 0:
-                            break
-                    if step == 0:
-                        continue
-                    flat[top_layer + cell] = code
-                    if hits_agents and agent >= 0:
-                        received[agent, w] += 1
-                        dealt[n, w] += 1
-                        break
-                    kind = flat[changed_layer + cell]
-                    if changes[kind] != kind:
-                        flat[changed_layer + cell] = changes[kind]
-                        changed[n, w] += 1
-                        break
-
-
-@njit(cache=True, inline="always")  # type: ignore[untyped-decorator]
-def _ahead(heading: int) -> tuple[int, int]:
-    """Return rows and columns of a step forward."""
-    return (heading == 2) * 1 - (heading == 0) * 1, (heading == 1) * 1 - (heading == 3) * 1
-
-
-@njit(cache=True, inline="always")  # type: ignore[untyped-decorator]
-def _agent_at(positions: Ints, y: int, x: int, world: int) -> int:
-    """Return the agent in a cell, or -1."""
-    for n in range(positions.shape[0]):
-        if positions[n, world, 0] == y and positions[n, world, 1] == x:
-            return n
-    return -1
-
-
-@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
-def _regrow(
-    cells: Bytes,
-    margin: int,
-    target: tuple[int, Ints, Ints, int],
-    probabilities: Probabilities,
-    turn_key: TurnKey,
-    stream: int,
-    world_mask: Flags,
-) -> None:
-    """Grow a kind on empty sites; slot s decides on site s, and is drawn only where the probability is not 0.
-
-    `target` holds the layer, the (S, 2) sites, the offsets of the cells that are near, and the code of the kind.
-    """
-    layer, sites, near, code = target
-    grown = np.empty(len(sites), np.int64)
-    for w in range(cells.shape[0]):
-        total = 0
-        for s in range(len(sites) if world_mask[w] else 0):
-            y, x = sites[s, 0] + margin, sites[s, 1] + margin
-            if cells[w, layer, y, x] != 0:
-                continue
-            around = 0
-            for k in range(len(near)):
-                around += cells[w, layer, y + near[k, 0], x + near[k, 1]] == code
-            probability = probabilities[min(around, len(probabilities) - 1)]
-            if probability > 0.0 and uniform(block(turn_key, stream, s // 4, w)[s % 4]) < probability:
-                grown[total] = s
-                total += 1
-        for j in range(total):
-            cells[w, layer, sites[grown[j], 0] + margin, sites[grown[j], 1] + margin] = code
-
-
-@njit(cache=True)  # type: ignore[untyped-decorator]
-def _free_site(grid: GridArrays, sites: Ints, world: int, u: float) -> int:
-    """Return an empty site of the agents' layer, chosen by u in [0, 1), or -1 if there is none."""
-    cells, margin, layer = grid[:3]
-    free = 0
-    for s in range(len(sites)):
-        free += cells[world, layer, sites[s, 0] + margin, sites[s, 1] + margin] == 0
-    rank = int(u * free)
-    for s in range(len(sites)):
-        if cells[world, layer, sites[s, 0] + margin, sites[s, 1] + margin] == 0:
-            if rank == 0:
-                return s
-            rank -= 1
-    return -1
-
-
-@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
-def _refill(
-    grid: GridArrays, sites: Ints, kinds: Bytes, wanted: int, turn_key: TurnKey, stream: int, world_mask: Flags
-) -> None:
-    """Add what is missing; block j is the j-th thing added to a world: slot 4j is its site, 4j + 1 its kind."""
-    cells, margin, layer = grid[:3]
-    for w in range(cells.shape[0]):
-        missing = wanted if world_mask[w] else 0
-        for s in range(len(sites) if missing > 0 else 0):
-            for kind in kinds:
-                missing -= cells[w, layer, sites[s, 0] + margin, sites[s, 1] + margin] == kind
-        for j in range(missing):
-            words = block(turn_key, stream, j, w)
-            s = _free_site(grid, sites, w, uniform(words[0]))
-            if s >= 0:
-                kind = kinds[int(uniform(words[1]) * len(kinds))]
-                cells[w, layer, sites[s, 0] + margin, sites[s, 1] + margin] = kind
-
-
-@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
-def _respawn(grid: GridArrays, sites: Ints, agent_mask: Flags, turn_key: TurnKey, stream: int) -> None:
-    """Move agents to free sites; block n is agent n: slot 4n is its site."""
-    cells, margin, layer = grid[:3]
-    positions, agent_kinds = grid[3], grid[5]
-    agents, worlds = agent_mask.shape
-    for w in range(worlds):
-        for n in range(agents):
-            if not agent_mask[n, w]:
-                continue
-            s = _free_site(grid, sites, w, uniform(block(turn_key, stream, n, w)[0]))
-            if s >= 0:
-                cells[w, layer, positions[n, w, 0] + margin, positions[n, w, 1] + margin] = 0
-                positions[n, w, 0], positions[n, w, 1] = sites[s, 0], sites[s, 1]
-                cells[w, layer, sites[s, 0] + margin, sites[s, 1] + margin] = agent_kinds[n, w]
-
-
-@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
-def _pair(positions: Ints, ready: Flags, partners: Ints) -> None:
-    """Write the partners of `pair_neighbours`."""
-    agents, worlds = ready.shape
-    for w in range(worlds):
-        for n in range(agents):
-            for m in range(n + 1, agents):
-                if not (ready[n, w] and ready[m, w]) or partners[n, w] >= 0 or partners[m, w] >= 0:
-                    continue
-                rows = abs(positions[n, w, 0] - positions[m, w, 0])
-                if rows + abs(positions[n, w, 1] - positions[m, w, 1]) == 1:
-                    partners[n, w], partners[m, w] = m, n

@@ -4,8 +4,7 @@ The encoding `onehot` has a channel per kind, in the order of the field's kinds:
 `rgb` has three channels, 0 to 1: the colour of the topmost kind. Both are flat, (channels, side, side) by rows. Cells
 beyond the field show the field's outside kind. An `egocentric` window turns with the agent: up is where it faces.
 
-The kernels are compiled for one window side each. Since the side is then a constant, their loops are unrolled, which
-saves a fifth to a third of their time. Cells, positions and the order of agents are those of `kernels`.
+Cells, positions and the order of agents are those of `kernels`.
 
 >>> from parallel_agents.games.grid import Grid
 >>> from parallel_agents.games.layout import AGENT, WALL, Field, walled_map
@@ -15,9 +14,6 @@ saves a fifth to a third of their time. Cells, positions and the order of agents
 """
 
 from __future__ import annotations
-
-from collections.abc import Callable
-from functools import cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -49,26 +45,28 @@ class WindowObserver:
         self.size = self.shape[0] * area
         self._grid = grid.padded, grid.margin, grid.positions
         self._up = grid.headings if egocentric else np.zeros_like(grid.headings)
-        self._kernel = onehot_kernel(side) if observation == "onehot" else rgb_kernel(side)
-        self._table = (
-            np.roll(np.arange(kinds + 1, dtype=np.uint64) * np.uint64(area), 1)
-            if observation == "onehot"
-            else grid.field.palette.astype(np.float32) / np.float32(255.0)
-        )
+        offsets = np.roll(np.arange(kinds + 1, dtype=np.uint64) * np.uint64(area), 1)
+        palette = grid.field.palette.astype(np.float32) / np.float32(255.0)
+        self._shape = offsets, palette, side, observation == "onehot"
         self._all = np.zeros(agents * worlds * self.size + area, np.float32)
         self._all_windows: Floats = self._all[:-area].reshape(agents, worlds, self.size)
         # Windows of single agents have arrays of their own: the engine compares them with those of all agents.
         self._single = np.zeros((agents, worlds * self.size + area), np.float32)
         self._single_windows: Floats = self._single[:, :-area].reshape(agents, worlds, self.size)
 
+    @property
+    def arrays(self) -> tuple[Floats, Bytes, NDArray[np.uint64], Floats, int, bool]:
+        """What compiled code needs to observe everyone: room for the windows, headings, and their shape."""
+        return self._all, self._up, *self._shape
+
     def observe_all(self) -> Floats:
         """Return (N, W, size) what every agent observes now."""
-        self._kernel(self._all, self._grid, self._up, 0, self._table)
+        observe_windows(self._all, self._grid, self._up, 0, *self._shape)
         return self._all_windows
 
     def observe_agent(self, agent: int) -> Floats:
         """Return (W, size) what one agent observes now."""
-        self._kernel(self._single[agent], self._grid, self._up, agent, self._table)
+        observe_windows(self._single[agent], self._grid, self._up, agent, *self._shape)
         windows: Floats = self._single_windows[agent]
         return windows
 
@@ -90,77 +88,85 @@ def _window(y: int, x: int, radius: int, width: int, up: int) -> tuple[np.uint64
     return np.uint64(corner), np.uint64(down), np.uint64(right)
 
 
-@cache
-def onehot_kernel(side: int) -> Callable[..., None]:
-    """Return the kernel for windows of a side d that writes 1 where kind k = 1 … K lies, else 0."""
-    radius, area = side // 2, side * side
+@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+def observe_windows(
+    out: Floats,
+    grid: tuple[Bytes, int, Ints],
+    up: Bytes,
+    first: int,
+    starts: NDArray[np.uint64],
+    palette: Floats,
+    side: int,
+    onehot: bool,
+) -> None:
+    """Write the windows of the agents from `first` on, turned so that the direction (N, W) `up` points up.
 
-    @njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
-    def observe(out: Floats, grid: tuple[Bytes, int, Ints], up: Bytes, first: int, starts: NDArray[np.uint64]) -> None:
-        """Write the windows of the agents from `first` on, turned so that the direction (N, W) `up` points up.
-
-        `out` holds n * W windows of (K, d, d), and d * d spare numbers at its end; `starts[k]` is the offset of kind k
-        in a window. So that no cell needs a branch, empty cells are written too, but into the next window
-        (`starts[0]` = K * d * d), which is cleared before it is filled.
-        """
-        cells, margin, positions = grid
-        worlds, layers, height, width = cells.shape
-        size = np.uint64((len(starts) - 1) * area)
-        flat = cells.reshape(-1)
-        window = np.uint64(0)
-        for i in range((len(out) - area) // (worlds * (len(starts) - 1) * area)):
-            for w in range(worlds):
-                for offset in range(size):
-                    out[window + offset] = np.float32(0.0)
-                y, x = positions[first + i, w, 0] + margin, positions[first + i, w, 1] + margin
-                corner, down, right = _window(y, x, radius, width, up[first + i, w])
-                for plane in range(w * layers, (w + 1) * layers):
-                    target = window
-                    row = np.uint64(plane * height * width) + corner
-                    for _ in range(side):
-                        cell = row
-                        for _ in range(side):
-                            out[target + starts[flat[cell]]] = np.float32(1.0)
-                            target += _ONE
-                            cell += right
-                        row += down
-                window += size
-
-    return observe  # type: ignore[no-any-return]
+    `out` holds n * W windows of (K, d, d) or (3, d, d), and d * d spare numbers at its end.
+    """
+    if onehot:
+        _onehot(out, grid, up, first, starts, side)
+    else:
+        _rgb(out, grid, up, first, palette, side)
 
 
-@cache
-def rgb_kernel(side: int) -> Callable[..., None]:
-    """Return the kernel for windows of a side d that writes the colours, out of (K + 1, 3), of the topmost kinds."""
-    radius = side // 2
-    area = np.uint64(side * side)
+@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+def _onehot(
+    out: Floats, grid: tuple[Bytes, int, Ints], up: Bytes, first: int, starts: NDArray[np.uint64], side: int
+) -> None:
+    """Write 1 where kind k = 1 … K lies, else 0; `starts[k]` is the offset of kind k in a window.
 
-    @njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
-    def observe(out: Floats, grid: tuple[Bytes, int, Ints], up: Bytes, first: int, palette: Floats) -> None:
-        """Write the windows as in `onehot_kernel`; `out` holds n * W windows of (3, d, d), and d * d spare numbers."""
-        cells, margin, positions = grid
-        worlds, layers, height, width = cells.shape
-        plane = np.uint64(height * width)
-        flat = cells.reshape(-1)
-        target = np.uint64(0)
-        for i in range((len(out) - side * side) // (worlds * 3 * side * side)):
-            for w in range(worlds):
-                y, x = positions[first + i, w, 0] + margin, positions[first + i, w, 1] + margin
-                corner, down, right = _window(y, x, radius, width, up[first + i, w])
-                row = np.uint64(w * layers * height * width) + corner
+    So that no cell needs a branch, empty cells are written too, but into the next window (`starts[0]` = K * d * d),
+    which is cleared before it is filled.
+    """
+    cells, margin, positions = grid
+    worlds, layers, height, width = cells.shape
+    area = side * side
+    size = np.uint64((len(starts) - 1) * area)
+    flat = cells.reshape(-1)
+    window = np.uint64(0)
+    for i in range((len(out) - area) // (worlds * (len(starts) - 1) * area)):
+        for w in range(worlds):
+            for offset in range(size):
+                out[window + offset] = np.float32(0.0)
+            y, x = positions[first + i, w, 0] + margin, positions[first + i, w, 1] + margin
+            corner, down, right = _window(y, x, side // 2, width, up[first + i, w])
+            for plane in range(w * layers, (w + 1) * layers):
+                target = window
+                row = np.uint64(plane * height * width) + corner
                 for _ in range(side):
                     cell = row
                     for _ in range(side):
-                        kind, above = flat[cell], cell
-                        for _ in range(1, layers):
-                            above += plane
-                            kind = flat[above] if flat[above] else kind
-                        out[target] = palette[kind, 0]
-                        out[target + area] = palette[kind, 1]
-                        out[target + area + area] = palette[kind, 2]
+                        out[target + starts[flat[cell]]] = np.float32(1.0)
                         target += _ONE
                         cell += right
                     row += down
-                target += area + area
+            window += size
 
-    return observe  # type: ignore[no-any-return]
+
+@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+def _rgb(out: Floats, grid: tuple[Bytes, int, Ints], up: Bytes, first: int, palette: Floats, side: int) -> None:
+    """Write the colours, out of (K + 1, 3), of the topmost kinds."""
+    cells, margin, positions = grid
+    worlds, layers, height, width = cells.shape
+    plane, area = np.uint64(height * width), np.uint64(side * side)
+    flat = cells.reshape(-1)
+    target = np.uint64(0)
+    for i in range((len(out) - side * side) // (worlds * 3 * side * side)):
+        for w in range(worlds):
+            y, x = positions[first + i, w, 0] + margin, positions[first + i, w, 1] + margin
+            corner, down, right = _window(y, x, side // 2, width, up[first + i, w])
+            row = np.uint64(w * layers * height * width) + corner
+            for _ in range(side):
+                cell = row
+                for _ in range(side):
+                    kind, above = flat[cell], cell
+                    for _ in range(1, layers):
+                        above += plane
+                        kind = flat[above] if flat[above] else kind
+                    out[target] = palette[kind, 0]
+                    out[target + area] = palette[kind, 1]
+                    out[target + area + area] = palette[kind, 2]
+                    target += _ONE
+                    cell += right
+                row += down
+            target += area + area

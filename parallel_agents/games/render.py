@@ -1,14 +1,15 @@
-"""Pictures of one world: as an array, in the terminal, and as GIFs of recorded episodes.
+"""Pictures of one world: as an array, in the terminal, and as animations of recorded episodes.
 
 Walls and floors fill their cells, things are smaller squares, and agents are discs, each in its own colour, with a
-notch on the side they face. Agents of different kinds show their kind in the middle. Frozen agents are crossed out.
-Below stands the return of each agent, beside its colour.
+dark triangle that points where they face. Agents of different kinds show their kind in the middle. Frozen agents are
+crossed out. Below stands the return of each agent, beside its colour.
 """
 
 from __future__ import annotations
 
 import colorsys
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,16 +21,18 @@ from rich.table import Table
 from rich.text import Text
 
 from parallel_agents.core.errors import ConfigError
-from parallel_agents.core.files import write_atomically
 from parallel_agents.core.types import EpochStats, RunInfo
 from parallel_agents.games.grid import Grid, top_codes
-from parallel_agents.games.kernels import Bytes, Flags
+from parallel_agents.games.kernels import Bytes, Flags, Floats
 from parallel_agents.tracking.callbacks import BaseCallback
+from parallel_agents.tracking.plots import load_imageio, write_animation
 
 if TYPE_CHECKING:
     from parallel_agents.games.environment import GridEnvironment
 
 _BACKGROUND = (24, 26, 32)
+_SUBPIXELS = 4
+"""Points along each side of a pixel that decide how much of it is painted."""
 _GOLDEN_RATIO = 0.618033988749895
 """Steps of the golden ratio round the colour circle keep the colours of any number of agents apart."""
 
@@ -42,8 +45,13 @@ def agent_colours(agents: int) -> Bytes:
     return colours
 
 
-def draw_world(grid: Grid, world: int = 0, cell: int = 16, *, frozen: Flags | None = None) -> Bytes:
-    """Return (H * cell, C * cell, 3) a picture with cells of `cell` pixels; `frozen`, (N,), is who is crossed out."""
+def draw_world(
+    grid: Grid, world: int = 0, cell: int = 16, *, frozen: Flags | None = None, seen: tuple[int, int] | None = None
+) -> Bytes:
+    """Return (H * cell, C * cell, 3) a picture with cells of `cell` pixels.
+
+    `frozen`, (N,), is who is crossed out. `seen`, (agent, radius), darkens everything that the agent does not see.
+    """
     if cell < 4:
         raise ConfigError(f"cells of {cell} pixels are too small to draw: give at least 4")
     field = grid.field
@@ -57,36 +65,45 @@ def draw_world(grid: Grid, world: int = 0, cell: int = 16, *, frozen: Flags | No
         np.copyto(image, field.palette[codes][:, None, :, None], where=painted[..., None])
     for n, colour in enumerate(agent_colours(len(grid.positions))):
         y, x = grid.positions[n, world]
-        image[y, :, x][_disc(cell, int(grid.headings[n, world]))] = colour
+        here = image[y, :, x]
+        _paint(here, _disc(cell), colour)
+        _paint(here, _beak(cell, int(grid.headings[n, world])), np.array(_BACKGROUND, np.uint8))
         if np.ptp(grid.agent_kinds[:, world]):
-            image[y, :, x][_centre(cell)] = field.palette[grid.agent_kinds[n, world]]
+            here[_centre(cell)] = field.palette[grid.agent_kinds[n, world]]
         if frozen is not None and frozen[n]:
-            image[y, :, x][_cross(cell)] = _BACKGROUND
+            here[_cross(cell)] = _BACKGROUND
+    if seen is not None:
+        agent, radius = seen
+        y, x = grid.positions[agent, world]
+        rows, columns = abs(np.arange(field.height) - y) > radius, abs(np.arange(field.width) - x) > radius
+        hidden = (rows[:, None] | columns)[:, None, :, None, None]
+        np.copyto(image, image // 3, where=hidden)
     return image.reshape(field.height * cell, field.width * cell, 3)
 
 
-_FONT = dict(
-    zip("0123456789-.", (31599, 9362, 29671, 29391, 23497, 31183, 31215, 29257, 31727, 31695, 448, 2), strict=True)
-)
-"""3 x 5 dots of each character, row by row, the first in the highest bit."""
-_DOT, _SWATCH, _CHARACTERS = 2, 8, 6
-_TEXT_COLOUR = (230, 232, 238)
+_FONT = dict(zip("0123456789-.k", (
+    0x3A33AE62E, 0x11842108E, 0x3A211111F, 0x7C441062E, 0x08CA97C42, 0x7E1E0862E, 0x1910F462E, 0x7C2222108,
+    0x3A317462E, 0x3A317844C, 0x0000F8000, 0x00000018C, 0x4212A6292,
+), strict=True))  # fmt: skip
+"""5 x 7 dots of each character, row by row, the first in the highest bit."""
+_DOT, _SWATCH, _CHARACTERS = 2, 14, 6
+_TEXT_COLOUR = (236, 239, 244)
 
 
 def draw_scores(returns: NDArray[Any], width: int) -> Bytes:
     """Return (rows, at least width, 3) each agent's colour and return, in as many lines as needed.
 
     >>> draw_scores(np.array([3.5]), 120).shape
-    (16, 120, 3)
+    (24, 120, 3)
     """
-    entry = _SWATCH + (4 * _CHARACTERS + 4) * _DOT
-    columns, line = max(1, width // entry), 5 * _DOT + 6
+    entry = _SWATCH + (6 * _CHARACTERS + 7) * _DOT
+    columns, line = max(1, width // entry), 7 * _DOT + 10
     strip = np.full((line * -(-len(returns) // columns), max(width, entry), 3), _BACKGROUND, np.uint8)
     for n, (value, colour) in enumerate(zip(returns, agent_colours(len(returns)), strict=True)):
-        top, left = n // columns * line + 3, n % columns * entry + _DOT
-        strip[top : top + 5 * _DOT, left : left + _SWATCH] = colour
+        top, left = n // columns * line + 5, n % columns * entry + 4
+        _paint(strip[top : top + _SWATCH, left : left + _SWATCH], _disc(_SWATCH), colour)
         text = _number_mask(float(value))
-        strip[top : top + len(text), left + _SWATCH + _DOT :][:, : text.shape[1]][text] = _TEXT_COLOUR
+        strip[top : top + len(text), left + _SWATCH + 3 * _DOT :][:, : text.shape[1]][text] = _TEXT_COLOUR
     return strip
 
 
@@ -130,28 +147,6 @@ def _terminal_field(game: GridEnvironment, world: int, colours: list[str]) -> Te
     return lines
 
 
-def write_gif(path: Path | str, frames: Sequence[Bytes], *, fps: float = 8.0) -> Path:
-    """Write frames as an endless GIF; needs imageio, from the extra `report`."""
-    if not frames:
-        raise ConfigError(f"no frames for {path}: record at least one")
-    path, imageio = Path(path), load_imageio()
-    path.parent.mkdir(parents=True, exist_ok=True)
-    data = imageio.imwrite("<bytes>", np.stack(frames), extension=".gif", duration=1000.0 / fps, loop=0)
-    write_atomically(path, [data])
-    return path
-
-
-def load_imageio() -> Any:
-    """Return the module that writes GIFs, or raise an error that says how to install it."""
-    try:
-        from imageio import v3
-    except ImportError as error:
-        raise ConfigError(
-            "writing a GIF needs imageio, which is not installed: install parallel-agents with the extra 'report'"
-        ) from error
-    return v3
-
-
 class Recorder(BaseCallback):
     """Records a world in the epochs `every`, 2 * `every`, … and in the last one, as `episode_<epoch>.gif`.
 
@@ -159,11 +154,11 @@ class Recorder(BaseCallback):
     """
 
     def __init__(
-        self, game: GridEnvironment, folder: str | Path, *, every: int, world: int = 0, cell: int = 12, fps: float = 8.0
+        self, game: GridEnvironment, folder: str | Path, *, every: int, world: int = 0, cell: int = 16, fps: float = 8.0
     ) -> None:
         if every < 1:
             raise ConfigError(f"recording every {every} epochs: give a whole number of at least 1")
-        load_imageio()
+        load_imageio(Path("episode.gif"))
         self._game, self._folder, self._every = game, Path(folder), every
         self._world, self._cell, self._fps = world, cell, fps
         self._last_epoch = 0
@@ -176,11 +171,16 @@ class Recorder(BaseCallback):
         """Store which epoch is the last."""
         self._last_epoch = run.epochs
 
+    @property
+    def is_due(self) -> bool:
+        """True in the epochs that are recorded."""
+        return self._game.epoch % self._every == 0 or self._game.epoch == self._last_epoch
+
     def capture(self) -> None:
         """Keep a picture of the world before a turn; the game calls it."""
         if self._game.turn == 1:
             self._frames.clear()
-        if self._game.epoch % self._every == 0 or self._game.epoch == self._last_epoch:
+        if self.is_due:
             self._frames.append(self._game.render(self._world, self._cell))
 
     def on_epoch(self, stats: EpochStats) -> None:
@@ -188,31 +188,41 @@ class Recorder(BaseCallback):
         if self._frames:
             self._frames.append(self._game.render(self._world, self._cell))
             path = self._folder / f"episode_{stats.epoch:06d}.gif"
-            self.written.append(write_gif(path, self._frames, fps=self._fps))
+            self.written.append(write_animation(path, self._frames, fps=self._fps))
             self._frames.clear()
 
 
 def _number_mask(value: float) -> NDArray[np.bool_]:
-    """Return (5 dots, characters * 4 dots) where a number is painted, in at most `_CHARACTERS` characters."""
+    """Return (7 dots, characters * 6 dots) where a number is painted, in at most `_CHARACTERS` characters."""
     digits = 2 if abs(value) < 10.0 else 1 if abs(value) < 1000.0 else 0
-    bits = np.array([_FONT.get(character, 0) for character in f"{value:.{digits}f}"[:_CHARACTERS]])
-    dots = (bits[:, None] >> np.arange(14, -1, -1) & 1).astype(np.bool_).reshape(-1, 5, 3)
-    spaced = np.pad(dots, ((0, 0), (0, 0), (0, 1)))  # (characters, 5, 4)
+    text = f"{value:.{digits}f}"
+    text = text if len(text) <= _CHARACTERS else f"{value / 1000:.0f}k"
+    bits = np.array([_FONT.get(character, 0) for character in text[:_CHARACTERS]], np.int64)
+    dots = (bits[:, None] >> np.arange(34, -1, -1) & 1).astype(np.bool_).reshape(-1, 7, 5)
+    spaced = np.pad(dots, ((0, 0), (0, 0), (0, 1)))  # (characters, 7, 6)
     return np.kron(np.concatenate(spaced, axis=1), np.ones((_DOT, _DOT), np.bool_))
 
 
+def _paint(image: Bytes, cover: Floats, colour: Bytes) -> None:
+    """Paint a colour over an image (h, w, 3) where the cover (h, w) is 1, and a mix of both where it is less."""
+    image[:] = np.rint(image + cover[..., None] * (colour.astype(np.float32) - image)).astype(np.uint8)
+
+
+@cache
 def _square(cell: int) -> NDArray[np.bool_]:
     """Return (cell, cell) where a thing is painted: a square with the background around it."""
     edge = np.minimum(np.arange(cell), np.arange(cell)[::-1])
     return np.minimum.outer(edge, edge) >= max(1, cell // 5)
 
 
+@cache
 def _centre(cell: int) -> NDArray[np.bool_]:
     """Return (cell, cell) the middle of an agent."""
     distance = np.abs(np.arange(cell) - (cell - 1) / 2)
     return np.asarray(np.maximum.outer(distance, distance) <= cell / 8)
 
 
+@cache
 def _cross(cell: int) -> NDArray[np.bool_]:
     """Return (cell, cell) the two diagonals over a frozen agent."""
     down, right = np.indices((cell, cell))
@@ -220,13 +230,32 @@ def _cross(cell: int) -> NDArray[np.bool_]:
     return np.asarray((abs(down - right) < thickness) | (abs(down + right - cell + 1) < thickness))
 
 
-def _disc(cell: int, heading: int) -> NDArray[np.bool_]:
-    """Return (cell, cell) where an agent is painted: a disc, notched on the side it faces."""
-    centre = (cell - 1) / 2
-    across, along = np.meshgrid(np.arange(cell) - centre, centre - np.arange(cell))  # for an agent that faces up
-    disc = across**2 + along**2 <= (cell / 2 - 0.5) ** 2
-    notch = (np.abs(across) <= cell / 8) & (along > cell / 8)
-    return np.rot90(disc & ~notch, -heading)
+@cache
+def _disc(cell: int) -> Floats:
+    """Return (cell, cell) how much of each pixel a disc covers."""
+    across, along = _fine_grid(cell)
+    return _coverage(across**2 + along**2 <= (cell / 2 - 0.5) ** 2)
+
+
+@cache
+def _beak(cell: int, heading: int) -> Floats:
+    """Return (cell, cell) how much of each pixel the triangle covers that points where an agent faces."""
+    across, along = _fine_grid(cell)  # for an agent that faces up
+    triangle = (along > 0.06 * cell) & (np.abs(across) < 0.26 * cell * (1.0 - (along / cell - 0.06) / 0.36))
+    return np.rot90(_coverage(triangle), -heading)
+
+
+def _fine_grid(cell: int) -> tuple[Floats, Floats]:
+    """Return coordinates, to the right and up from the middle, of the points that smooth edges are computed from."""
+    points = (np.arange(cell * _SUBPIXELS, dtype=np.float32) + 0.5) / _SUBPIXELS - cell / 2
+    across, down = np.meshgrid(points.astype(np.float32), points.astype(np.float32))
+    return across, -down
+
+
+def _coverage(inside: NDArray[np.bool_]) -> Floats:
+    cell = len(inside) // _SUBPIXELS
+    covered: Floats = inside.reshape(cell, _SUBPIXELS, cell, _SUBPIXELS).mean(axis=(1, 3), dtype=np.float32)
+    return covered
 
 
 def _style_colour(rgb: Sequence[int] | Bytes) -> str:

@@ -10,11 +10,22 @@ appropriation". Rewards are (T, N, W): turn, agent, world; each metric is (W,), 
 
 from __future__ import annotations
 
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
 import numpy as np
 from numpy.typing import NDArray
 
 from parallel_agents.core.errors import ShapeError
-from parallel_agents.core.types import Array
+from parallel_agents.core.types import Array, EpochStats
+from parallel_agents.tracking.callbacks import BaseCallback
+from parallel_agents.tracking.metric_bins import Bins
+from parallel_agents.tracking.plots import chart, line, write_section
+
+if TYPE_CHECKING:
+    from parallel_agents.games.environment import GridEnvironment
 
 Metric = NDArray[np.float64]
 
@@ -59,3 +70,46 @@ def _checked(episode: Array) -> Array:
     if episode.ndim != 3 or not episode.size:
         raise ShapeError(f"an episode of shape {episode.shape}: give (turns, agents, worlds), none of them empty")
     return episode.astype(np.float64) if episode.dtype.kind == "f" else episode
+
+
+class SocialRecorder(BaseCallback):
+    """Keep sustainability and peace of a game, mean over its worlds, as charts in the run folder.
+
+    Efficiency and equality follow from the metrics of any run; these two need every turn.
+    """
+
+    def __init__(self, game: GridEnvironment, folder: Path, *, every: float = 2.0) -> None:
+        self._game, self._folder, self._every, self._due = game, folder, every, 0.0
+        self._rewards: list[Array] = []
+        self._free: list[Array] = []
+        self._bins = Bins()
+        game.social = self
+
+    def add(self, rewards: Array) -> None:
+        """Keep the (N, W) rewards of a turn; the game calls it."""
+        if self._game.turn == 1:  # also after an evaluation
+            self._rewards, self._free = [], []
+        self._rewards.append(rewards.copy())
+        self._free.append(~self._game.frozen())
+
+    def on_epoch(self, stats: EpochStats) -> None:
+        """Add the metrics of the epoch."""
+        if not self._rewards:
+            return
+        found = {"Sustainability": sustainability(np.stack(self._rewards)), "Peace": peace(np.stack(self._free))}
+        for name, values in found.items():
+            self._bins.add(name, np.array([stats.epoch]), np.array([[values.mean()]]))
+        if time.monotonic() >= self._due:
+            self._write()
+            self._due = time.monotonic() + self._every
+
+    def on_end(self, summary: Mapping[str, Any]) -> None:
+        """Write the charts once more."""
+        if self._bins.names():
+            self._write()
+
+    def _write(self) -> None:
+        notes = {"Sustainability": "mean turn in which agents earn", "Peace": "mean number of agents able to act"}
+        charts = [chart(name, self._bins.epochs(), [line("", self._bins.means(name)[:, 0])], note=note)
+                  for name, note in notes.items()]  # fmt: skip
+        write_section(self._folder, "social", "Sustainability and peace", charts)

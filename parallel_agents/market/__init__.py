@@ -4,8 +4,10 @@ sample                exports drawn from hidden parameters: data for a first run
 discovery             a GA4 export and an advertiser's reports -> `Patterns`, every number with interval and source
 world_variants        patterns -> `World`s of different `world_types`, every number drawn from the data
 simulation            `MarketWorlds`: many worlds stepped together
-actions               what a bidder can do, in three forms
-market_environment    `MarketEnvironment`: bidders × worlds as a `ParallelEnvironment`
+actions               what a bidder can do, in three forms, and what it is rewarded for
+baselines             random, the best constant, a PID pacer, and the best constant of every world
+market_environment    `MarketEnvironment`: bidders × worlds as a `ParallelEnvironment`; gym_environment: one bidder
+trained               a trained policy as a bidder, and as a file
 policy_agents         how simulators and trainers call an agent
 importance_training   training with importance sampling; importance_tuning compares settings of it
 montecarlo            one agent in many worlds at once, training on its experiences, and robust strategies
@@ -33,6 +35,8 @@ if TYPE_CHECKING:
         MonteCarloTrainingOrchestrator,
         ParallelWorldOrchestrator,
         ParallelWorldSimulator,
+        TrainingBatch,
+        aggregate_parallel_experiences,
         detect_convergence_patterns,
     )
     from parallel_agents.market.pattern_source import load_patterns
@@ -51,11 +55,14 @@ __all__ = [
     "MonteCarloTrainingOrchestrator",
     "ParallelWorldOrchestrator",
     "ParallelWorldSimulator",
+    "TrainingBatch",
     "WorldType",
+    "aggregate_parallel_experiences",
     "create_importance_sampling_trainer",
     "detect_convergence_patterns",
     "integrate_importance_sampling_with_training",
     "load_patterns",
+    "register_gymnasium",
 ]
 
 _MODULES = {
@@ -66,6 +73,14 @@ _MODULES = {
     "integrate_importance_sampling_with_training": "importance_training",
     "load_patterns": "pattern_source",
 }
+
+
+def register_gymnasium() -> None:
+    """Register `parallel_agents/Market-v0`; an entry point of the package calls this when Gymnasium is imported."""
+    from gymnasium.envs.registration import register, registry
+
+    if "parallel_agents/Market-v0" not in registry:
+        register("parallel_agents/Market-v0", entry_point="parallel_agents.market.gym_environment:MarketGym")
 
 
 def __getattr__(name: str) -> Any:

@@ -9,8 +9,9 @@ run's seed, so an evaluation, which has another seed, uses worlds that no traini
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
@@ -18,7 +19,7 @@ import numpy as np
 from parallel_agents.core.errors import ConfigError
 from parallel_agents.core.types import Array
 from parallel_agents.env import Agent, ParallelEnvironment
-from parallel_agents.market.actions import action_form, step_market
+from parallel_agents.market.actions import LEVELS, action_form, step_market
 from parallel_agents.market.discovery import Patterns
 from parallel_agents.market.pattern_source import load_patterns
 from parallel_agents.market.simulation import MarketWorlds
@@ -27,10 +28,10 @@ from parallel_agents.market.world_variants import POPULATION, create_world_varia
 
 
 class MarketEnvironment(ParallelEnvironment):
-    """N bidders in W worlds; the reward is profit (credited value less cost) over the budget."""
+    """N bidders in W worlds."""
 
     default_config: ClassVar[Mapping[str, Any]] = {
-        "experiment": {"epochs": 100, "max_turns": 50, "worlds": 100},
+        "experiment": {"epochs": 100, "max_turns": 48, "worlds": 100},
         "world": {
             "agents": 1,
             "patterns": "",
@@ -38,12 +39,14 @@ class MarketEnvironment(ParallelEnvironment):
             "world_seed": None,
             "pool": None,
             "users": POPULATION,
-            "actions": "choices",
-            "levels": (0.0, 0.5, 1.0, 1.5, 2.0, 3.0),
-            "auctions_per_step": 20.0,
+            "actions": "continuous",
+            "levels": LEVELS,
+            "objective": "score",
+            "decisions_per_day": 24,
+            "auctions_per_step": None,
             "budget": None,
+            "target_cpa": None,
             "attribution": "last_click",
-            "fidelity": "full",
         },
         "model": {"algorithm": "ppo"},
         "parallel": {"train_interval": 1},
@@ -57,9 +60,10 @@ class MarketEnvironment(ParallelEnvironment):
     pool          number of different worlds; None: W. With fewer, several columns have the same world, with users and
                   random numbers of their own; with more, W of them are used in an epoch, in turn
     users         range of population sizes
-    actions       form of actions; levels: its multiples of the usual bid
+    actions       form of actions; levels: its multiples of the predicted value
+    objective     "score" or "profit"
 
-    The others are those of `MarketWorlds`.
+    The others are those of `MarketWorlds`; `target_cpa` is its target.
     """
 
     def setup_agents(self) -> None:
@@ -72,6 +76,8 @@ class MarketEnvironment(ParallelEnvironment):
         self.markets = [self._market(worlds) for worlds in self._groups()]
         self.market = self.markets[0]
         """The worlds of the current epoch."""
+        if options["objective"] not in ("score", "profit"):
+            raise ConfigError(f"world.objective is {options['objective']!r}: allowed is score, profit")
         self.form = action_form(options["actions"], tuple(options["levels"]), self.market)
         shape = (len(self.market.names),)
         self.agents = [Agent(model=self.make_model(shape, self.form.space)) for _ in range(options["agents"])]
@@ -96,12 +102,23 @@ class MarketEnvironment(ParallelEnvironment):
             worlds,
             options["agents"],
             self.config.experiment.max_turns,
-            options["auctions_per_step"],
+            decisions_per_day=options["decisions_per_day"],
+            auctions_per_step=options["auctions_per_step"],
             budget=options["budget"],
+            target=options["target_cpa"],
             attribution=options["attribution"],
-            fidelity=options["fidelity"],
             seed=self.seed,
         )
+
+    def recorders(self, folder: Path) -> Sequence[Any]:
+        """Return callbacks that keep the scores of worlds and, if importance sampling is on, log how it works."""
+        from parallel_agents.market.market_plots import MarketPanels
+
+        if "importance" not in self.config.model:
+            return (MarketPanels(self, folder),)
+        from parallel_agents.market.warehouse import SamplingLog, Warehouse
+
+        return MarketPanels(self, folder), SamplingLog(Warehouse(folder / "warehouse"), "training")
 
     def reset(self) -> None:
         self.market = self.markets[max(self.epoch - 1, 0) % len(self.markets)]
@@ -111,7 +128,7 @@ class MarketEnvironment(ParallelEnvironment):
         return self.market.observe()
 
     def apply_actions(self, actions: Any) -> Array:
-        return step_market(self.market, self.form, actions).astype(np.float32)
+        return step_market(self.market, self.form, actions, self.config.world["objective"]).astype(np.float32)
 
     def dones(self) -> tuple[Array, Array] | None:
         if not self.market.done:
@@ -120,6 +137,6 @@ class MarketEnvironment(ParallelEnvironment):
         return ended, np.zeros_like(ended)
 
     def events(self) -> tuple[Array, Array]:
-        """Return the event types (0: a crisis parent's purchase, 1: none) and the credited values of the last turn."""
-        last = self.market.last
-        return np.where(last.crisis_credits > 0.0, 0, 1), last.credits.sum(axis=-1)
+        """Return the event types (0: a crisis parent's purchase, 1: none) and values that the last turn caused."""
+        caused = self.market.last.caused
+        return np.where(caused[..., 2] > 0.0, 0, 1), caused[..., 1]

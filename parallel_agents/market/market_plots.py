@@ -1,117 +1,208 @@
-"""Plots of worlds, rewards and strategies as PNG files. They need the extra `report` (matplotlib)."""
+"""Panels of worlds, scores and strategies; a function draws its panel into a file if it is given one."""
 
 from __future__ import annotations
 
-import io
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from parallel_agents.core.errors import ConfigError
-from parallel_agents.core.files import write_atomically
+from parallel_agents.core.types import EpochStats
+from parallel_agents.market.baselines import Bidder, Played
 from parallel_agents.market.montecarlo.experiences import EpisodeExperience, world_context
 from parallel_agents.market.montecarlo.strategies import ConvergencePatterns
+from parallel_agents.market.simulation import MarketWorlds
 from parallel_agents.market.world_types import World
+from parallel_agents.tracking.callbacks import BaseCallback
+from parallel_agents.tracking.plots import (
+    Panel,
+    draw_panel,
+    intervals,
+    line,
+    new_figure,
+    save_figure,
+    scatter,
+    table,
+    write_section,
+)
+from parallel_agents.tracking.run_view import RunView
 from parallel_agents.tracking.statistics import mean_interval
 
-
-def world_atlas(worlds: Sequence[World], out: Path) -> None:
-    """Plot every world as a point: its competition, and its share of crisis parents."""
-    figure, axes = _page(8.0, 5.0)
-    for kind in sorted({w.kind.value for w in worlds}):
-        contexts = [world_context(w) for w in worlds if w.kind.value == kind]
-        competition, crisis = ([c[name] for c in contexts] for name in ("competition", "crisis_share"))
-        axes.scatter(competition, crisis, s=[40.0 * c["volume"] for c in contexts], alpha=0.7, label=kind)
-    axes.set(xlabel="rivals' bids over ours", ylabel="share of crisis parents", title=f"{len(worlds)} worlds")
-    axes.legend(frameon=False, fontsize=7, title="type; size: volume", title_fontsize=7)
-    _store(figure, out)
+if TYPE_CHECKING:
+    from parallel_agents.market.market_environment import MarketEnvironment
 
 
-def reward_by_type(experiences: Iterable[EpisodeExperience], out: Path) -> None:
-    """Plot the mean profit over budget in every type of world, with 95 % intervals over worlds."""
-    _by_type(experiences, out, lambda e: e.total_reward, "profit over budget")
+def world_atlas(worlds: Sequence[World], out: Path | None = None, scores: Mapping[int, float] | None = None) -> Panel:
+    """Return every world as a point: its competition and its share of crisis parents, coloured by its score."""
+    points = []
+    for world in worlds:
+        context = world_context(world)
+        point = {"x": context["competition"], "y": context["crisis_share"], "size": context["volume"]}
+        score = (scores or {}).get(world.index)
+        points.append({**point, "name": f"world {world.index}", "group": world.kind.value, "value": score})
+    panel = scatter(
+        f"{len(worlds)} worlds", points, xlabel="rivals' bids over ours", ylabel="share of crisis parents",
+        value="score" if scores else "", note="size: volume",
+    )  # fmt: skip
+    return _drawn(panel, out)
 
 
-def crisis_share(experiences: Iterable[EpisodeExperience], out: Path) -> None:
-    """Plot the share of the value that came from crisis parents, in every type of world."""
-    _by_type(
-        (e for e in experiences if e.revenue > 0.0),
-        out,
-        lambda e: e.crisis_parent_revenue / e.revenue,
-        "share of value from crisis parents",
-    )
+def reward_by_type(experiences: Iterable[EpisodeExperience], out: Path | None = None) -> Panel:
+    """Return the mean score in every type of world, with 95 % intervals over worlds."""
+    return _drawn(_by_type(experiences, lambda e: e.score, "score"), out)
 
 
-def convergence(curves: Mapping[str, Sequence[float]], out: Path) -> None:
-    """Plot the profit over budget by training step, smoothed over a twentieth of the steps."""
-    figure, axes = _page(7.5, 4.5)
-    for label, curve in curves.items():
-        values = np.asarray(curve, np.float64)
-        width = max(1, len(values) // 20)
-        smooth = np.convolve(values, np.ones(width) / width, "valid")
-        (line,) = axes.plot(np.arange(width, len(values) + 1), smooth, label=label)
-        axes.plot(np.arange(1, len(values) + 1), values, color=line.get_color(), alpha=0.25, linewidth=0.8)
-    axes.set(xlabel="step", ylabel="profit over budget")
-    axes.legend(frameon=False)
-    _store(figure, out)
+def crisis_share(experiences: Iterable[EpisodeExperience], out: Path | None = None) -> Panel:
+    """Return the share of the value that came from crisis parents, in every type of world."""
+    earning = (e for e in experiences if e.revenue > 0.0)
+    share = "share of value from crisis parents"
+    return _drawn(_by_type(earning, lambda e: e.crisis_parent_revenue / e.revenue, share), out)
 
 
-def robustness(patterns: ConvergencePatterns, out: Path) -> None:
-    """Plot the advantage of every strategy with its interval and its share of successes; robust ones are green."""
-    figure, axes = _page(8.0, 0.28 * len(patterns.strategies) + 1.6)
-    for place, report in enumerate(reversed(patterns.strategies)):
-        mean, low, high = report.advantage
-        colour = "C2" if report.robust else "0.55"
-        axes.errorbar(mean, place, xerr=[[mean - low], [high - mean]], fmt="o", color=colour, capsize=3)
-    axes.axvline(0.0, color="0.4", linewidth=1)
-    axes.set(
-        yticks=range(len(patterns.strategies)),
-        yticklabels=[f"{r.name} ({r.success_share:.0%})" for r in reversed(patterns.strategies)],
+def robustness(patterns: ConvergencePatterns, out: Path | None = None) -> Panel:
+    """Return the advantage of every strategy with its interval and its share of successes; robust ones are marked."""
+    rows = {f"{report.name} ({report.success_share:.0%})": report.advantage for report in patterns.strategies}
+    panel = intervals(
+        f"Robust: green; wins needed: {patterns.robustness_threshold:.0%}", rows, reference=0.0,
         xlabel=f"advantage over the reference ({patterns.reference}), 95 % interval over {patterns.worlds} worlds",
-        title=f"robust: green; wins needed: {patterns.robustness_threshold:.0%}",
-    )
-    axes.tick_params(axis="y", labelsize=7)
-    _store(figure, out)
+    )  # fmt: skip
+    for row, report in zip(panel["rows"], patterns.strategies, strict=True):
+        row["marked"] = report.robust
+    return _drawn(panel, out)
+
+
+def learning_curve(run_dir: Path, baselines: Mapping[str, NDArray[np.float64]]) -> Panel | None:
+    """Return the rewards of a run by epoch beside the rewards (W,) of baselines; None for a run without metrics."""
+    view = RunView(run_dir)
+    view.refresh()
+    panel = view.reward_chart() if view.groups() else None
+    view.close()
+    if panel is not None:
+        ends = [panel["x"][0], panel["x"][-1]]
+        for name, rewards in baselines.items():
+            mean = float(rewards.mean())
+            panel["lines"].append(line(name, [mean, mean]) | {"x": ends, "dashed": True})
+        panel["title"] = "Training beside the bidders in unseen worlds"
+    return panel
+
+
+def baseline_table(results: Mapping[str, Played]) -> dict[str, dict[str, list[float]]]:
+    """Return score, profit and spent share of every bidder: means with 95 % intervals over worlds."""
+    return {
+        name: {
+            figure: list(mean_interval(getattr(played, figure).mean(axis=1)))
+            for figure in ("score", "profit", "crisis_value", "spent")
+        }
+        for name, played in results.items()
+    }
+
+
+def baseline_panels(results: Mapping[str, Played], worlds: Sequence[World]) -> list[Panel]:
+    """Return the results of bidders as a table and as intervals, and the scores of the first by world and type."""
+    rows, first = baseline_table(results), next(iter(results))
+    cells = [[name, *(f"{m:.3g} ({low:.3g} to {high:.3g})" for m, low, high in row.values())]
+             for name, row in rows.items()]  # fmt: skip
+    note = f"means and 95 % intervals over {len(worlds)} unseen worlds"
+    columns = ["bidder", "score", "profit over budget", "value from crisis parents", "share of budget spent"]
+    scores = {world.index: float(score) for world, score in zip(worlds, results[first].by_world, strict=True)}
+    return [
+        table("Bidders", columns, cells, note=note),
+        intervals("Scores", {n: mean_interval(played.by_world) for n, played in results.items()}, xlabel="score",
+                  note=note),
+        *_scored_worlds(worlds, scores),
+    ]  # fmt: skip
+
+
+class MarketPanels(BaseCallback):
+    """Keep the worlds of a training, coloured by their scores, in its run folder.
+
+    every: seconds between two times of writing.
+    """
+
+    def __init__(self, environment: MarketEnvironment, folder: Path, *, every: float = 2.0) -> None:
+        self._environment, self._folder, self._every, self._due = environment, folder, every, 0.0
+        self._scores: dict[int, float] = {}
+
+    def on_epoch(self, stats: EpochStats) -> None:
+        market = self._environment.market
+        for world, score in zip(market.worlds, market.score().mean(axis=0).tolist(), strict=True):
+            old = self._scores.get(world.index, score)
+            self._scores[world.index] = 0.7 * old + 0.3 * score  # a mean over about the last three episodes of a world
+        if time.monotonic() >= self._due:
+            self._write()
+            self._due = time.monotonic() + self._every
+
+    def on_end(self, summary: Mapping[str, Any]) -> None:
+        if self._scores:
+            self._write()
+
+    def _write(self) -> None:
+        worlds = [world for market in self._environment.markets for world in market.worlds]
+        write_section(self._folder, "worlds", "Worlds of the training", _scored_worlds(worlds, self._scores))
+
+
+def pacing_of_a_day(market: MarketWorlds, bidders: Mapping[str, Bidder], out: Path, *, world: int = 0) -> None:
+    """Plot spend, price of a click and alpha of an episode in one world, for several bidders."""
+    figure = new_figure(8.0, 6.5)
+    figure.set_layout_engine("constrained")
+    axes = figure.subplots(3, sharex=True)
+    for name, bidder in bidders.items():
+        market.reset(0)
+        bidder.begin(market)
+        spent, price, level = [], [], []
+        while not market.done:
+            alpha, creative = bidder.act(market)
+            market.step(alpha * market.parameters.predicted_value, creative)
+            clicks, cost = market.total.clicks[0, world].sum(), market.total.cost[0, world].sum()
+            spent.append(cost / market.parameters.budget[world])
+            price.append(cost / clicks if clicks > 0 else np.nan)
+            level.append(float(np.exp(np.log(np.maximum(alpha[0, world], 1e-6)).mean())))
+        for place, values in zip(axes, (spent, price, level), strict=True):
+            place.plot(values, label=name)
+    axes[0].plot([0, market.steps - 1], [0, 1], color="0.7", linestyle=":")
+    for place, label in zip(axes, ("share of budget spent", "mean price of a click", "alpha"), strict=True):
+        place.set(ylabel=label)
+        place.spines[["top", "right"]].set_visible(False)
+    axes[2].set(xlabel="decision", yscale="log")
+    axes[0].legend(frameon=False)
+    save_figure(figure, out)
+
+
+def _scored_worlds(worlds: Sequence[World], scores: Mapping[int, float]) -> list[Panel]:
+    """Return the atlas of worlds and their scores by type."""
+    groups: dict[str, dict[int, list[float]]] = {}
+    for world in worlds:
+        if world.index in scores:
+            groups.setdefault(world.kind.value, {})[world.index] = [scores[world.index]]
+    return [world_atlas(worlds, scores=scores), _type_panel(groups, "score")]
 
 
 def _by_type(
-    experiences: Iterable[EpisodeExperience], out: Path, figure_of: Callable[[EpisodeExperience], float], label: str
-) -> None:
-    """Plot a figure of episodes as its mean in every world and in every type of world."""
+    experiences: Iterable[EpisodeExperience], figure_of: Callable[[EpisodeExperience], float], label: str
+) -> Panel:
+    """Return a figure of episodes as its mean in every world and in every type of world."""
     groups: dict[str, dict[int, list[float]]] = {}
     for one in experiences:
         groups.setdefault(one.kind.value, {}).setdefault(one.world, []).append(figure_of(one))
+    return _type_panel(groups, label)
+
+
+def _type_panel(groups: Mapping[str, Mapping[int, list[float]]], label: str) -> Panel:
     if not groups:
         raise ConfigError(f"{label} cannot be plotted: no episode has any")
-    figure, axes = _page(7.5, 4.5)
-    for place, kind in enumerate(sorted(groups)):
-        means = [float(np.mean(values)) for values in groups[kind].values()]
-        mean, low, high = mean_interval(means)
-        axes.plot([place] * len(means), means, ".", color="0.75", markersize=4)
-        half = [[0.0], [0.0]] if np.isnan(low) else [[mean - low], [high - mean]]
-        axes.errorbar(place, mean, half, fmt="o", capsize=4)
-    axes.set(xticks=range(len(groups)), ylabel=label)
-    axes.set_xticklabels(sorted(groups), rotation=35, ha="right", fontsize=8)
-    _store(figure, out)
+    means = {kind: [float(np.mean(values)) for values in groups[kind].values()] for kind in sorted(groups)}
+    panel = intervals("By type of world", {kind: mean_interval(found) for kind, found in means.items()}, xlabel=label,
+                      note="points: worlds; 95 % interval over worlds")  # fmt: skip
+    for row, found in zip(panel["rows"], means.values(), strict=True):
+        row["points"] = found
+    return panel
 
 
-def _page(width: float, height: float) -> tuple[Any, Any]:
-    """Return a figure with one pair of axes, without the upper and right frame."""
-    try:
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise ConfigError("a plot needs matplotlib, which is not installed: install parallel-agents[report]") from error
-    figure = Figure(figsize=(width, height), dpi=120, layout="constrained")
-    axes = figure.add_subplot()
-    axes.spines[["top", "right"]].set_visible(False)
-    return figure, axes
-
-
-def _store(figure: Any, out: Path) -> None:
-    """Write a figure as PNG."""
-    png = io.BytesIO()
-    figure.savefig(png, format="png")
-    out.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(out, [png.getvalue()])
+def _drawn(panel: Panel, out: Path | None) -> Panel:
+    if out is not None:
+        draw_panel(panel, out)
+    return panel

@@ -20,5 +20,4 @@ def load_patterns(source: str | Path = "") -> Patterns:
 @lru_cache(maxsize=4)
 def sample_patterns(seed: int = 1, users: int = 3_000) -> Patterns:
     """Return what discovery finds in a sample export; computed once per process."""
-    sample = draw_sample(users=users, seed=seed)
-    return discover({"events": sample.events, "ads": sample.ads, "auction_insights": sample.insights})
+    return discover(draw_sample(users=users, seed=seed).tables)

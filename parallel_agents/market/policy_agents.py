@@ -77,25 +77,30 @@ def make_actor(agent: Any) -> Actor:
     """Return an actor that calls the agent in the fastest way that it offers."""
     model = agent if isinstance(agent, Model) else getattr(agent, "model", None)
     if isinstance(model, Model):
-        return _ModelActor(model)
+        return ModelActor(model)
     if callable(getattr(agent, "act_many", None)):
         return _BatchActor(agent.act_many, instant=bool(getattr(agent, "instant", False)))
     act = action_function(agent)
     return _CoroutineActor(act) if inspect.iscoroutinefunction(act) else _SingleActor(act)
 
 
-class _ModelActor:
-    def __init__(self, model: Model) -> None:
+class ModelActor:
+    """A model of this library; it explores as in training, unless another exploration is given."""
+
+    def __init__(self, model: Model, exploration: float | None = None) -> None:
         self.model = model
-        self._inference = Inference(model.spec.network, 1, _TILE, together=True)
-        self._inference.weights = Weights(0, model.spec.learner().policy(model.state))
+        self._exploration = model.epsilon if exploration is None else exploration
+        learner = model.spec.learner()
+        self._inference = Inference(learner.network, 1, _TILE, together=True)
+        self._inference.weights = Weights(0, learner.policy(model.state))
         self._draws: NDArray[np.float64] = np.empty((0, 0, 0, 0))
 
     def begin_episode(self, worlds: Sequence[int], lap: int, steps: int) -> None:
         who, slots = self.model.identity, self.model.spec.slots
         self._draws = uniforms(who.seeds, Purpose.ACT, who.agents, worlds, epoch=lap, turns=steps, slots=slots)
 
-    async def act(self, states: NDArray[np.float32], step: int) -> Array:
+    def choose(self, states: NDArray[np.float32], step: int) -> Array:
+        """Return actions (W, …) for states (W, F)."""
         inputs = self.model.spec.network.inputs
         if states.shape[1] != inputs:
             raise ShapeError(
@@ -106,8 +111,11 @@ class _ModelActor:
         padded[:count] = states
         parts = [self._inference.forward(padded[None, i : i + _TILE]) for i in range(0, len(padded), _TILE)]
         outputs = np.concatenate(parts, axis=1)[:, :count]
-        actions, _ = self.model.spec.choose(outputs, self._draws[step], np.array([self.model.epsilon]), None)
+        actions, _ = self.model.spec.choose(outputs, self._draws[step], np.array([self._exploration]), None)
         return np.asarray(actions[0])
+
+    async def act(self, states: NDArray[np.float32], step: int) -> Array:
+        return self.choose(states, step)
 
 
 class _CalledActor:

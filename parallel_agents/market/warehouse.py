@@ -17,7 +17,7 @@ import io
 import json
 import re
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -25,11 +25,13 @@ import numpy as np
 
 from parallel_agents.core.errors import ConfigError, ContractError, CorruptCheckpoint, RunError
 from parallel_agents.core.files import open_folder, remove_unfinished, write_atomically
-from parallel_agents.core.types import Array
+from parallel_agents.core.types import Array, RoundStats
 from parallel_agents.market.database import connect, load_duckdb, load_pyarrow, path_list
 from parallel_agents.market.montecarlo.experiences import EpisodeExperience
+from parallel_agents.tracking.callbacks import BaseCallback
 
 TABLES = ("episodes", "steps")
+SAMPLING = "sampling"  # one row per round of training: how well importance sampling works
 _BATCH_NAME = re.compile(r"[A-Za-z0-9_-]{1,120}")
 
 
@@ -93,7 +95,7 @@ class Warehouse(Sink):
     def __init__(self, folder: str | Path) -> None:
         self.folder = Path(folder)
         self.folder.mkdir(parents=True, exist_ok=True)
-        for name in (*TABLES, "batches"):
+        for name in (*TABLES, SAMPLING, "batches"):
             with open_folder(self.folder / name, self.folder, create=True):
                 remove_unfinished(self.folder / name, root=self.folder)
 
@@ -124,19 +126,29 @@ class Warehouse(Sink):
             note[name] = {"rows": tables[name].num_rows, "sha256": hashlib.sha256(data).hexdigest()}
         write_atomically(self._note(batch_id), [json.dumps(note).encode()], root=self.folder)
 
+    def log_sampling(self, run_id: str, rows: Sequence[Mapping[str, float]]) -> None:
+        """Store the figures of importance sampling of a run, in place of those stored before."""
+        buffer = io.BytesIO()
+        columns: dict[str, list[Any]] = {"run": [_checked_name(run_id)] * len(rows)}
+        columns |= {name: [row[name] for row in rows] for name in (rows[0] if rows else ())}
+        _pyarrow().parquet.write_table(_pyarrow().table(columns), buffer, compression="zstd")
+        write_atomically(self._parquet(SAMPLING, run_id), [buffer.getvalue()], root=self.folder)
+
     def tables(self, batch_id: str) -> dict[str, Any]:
         """Return a stored batch as tables."""
         return {name: _pyarrow().parquet.read_table(self._parquet(name, batch_id)) for name in TABLES}
 
     def query(self, sql: str, parameters: Iterable[Any] = ()) -> dict[str, Any]:
-        """Run a query over the views `episodes` and `steps` of whole batches; return its columns as numpy arrays.
+        """Run a query over the views `episodes` and `steps` of whole batches, and `sampling`; return its columns.
 
         The query can read no file but those of the batches.
         """
         names = self.batches()
-        if not names:
-            raise ContractError(f"the warehouse in {self.folder} is empty: write a batch first")
         paths = {table: [self._parquet(table, name) for name in names] for table in TABLES}
+        paths[SAMPLING] = sorted((self.folder / SAMPLING).glob("*.parquet"))
+        paths = {table: files for table, files in paths.items() if files}
+        if not paths:
+            raise ContractError(f"the warehouse in {self.folder} is empty: write a batch first")
         with connect([path for table_paths in paths.values() for path in table_paths]) as connection:
             for table, table_paths in paths.items():
                 source = f"read_parquet({path_list(table_paths)}, hive_partitioning = false)"
@@ -165,6 +177,30 @@ class Warehouse(Sink):
 
     def _note(self, batch_id: str) -> Path:
         return self.folder / "batches" / f"{batch_id}.json"
+
+
+class SamplingLog(BaseCallback):
+    """A callback that logs how importance sampling works, round by round, to a warehouse when the run ends."""
+
+    _FIGURES = (
+        "crisis_parent_ratio_in_batch", "importance_weights_mean", "importance_weights_std", "effective_sample_share",
+    )  # fmt: skip
+
+    def __init__(self, warehouse: Warehouse, run_id: str) -> None:
+        self._warehouse, self._run_id = warehouse, run_id
+        self._rows: list[dict[str, float]] = []
+
+    def on_round(self, result: RoundStats) -> None:
+        """Take the figures of every agent in a round."""
+        known = [name for name in self._FIGURES if name in result.metrics]
+        for agent in range(len(result.metrics[known[0]]) if known else 0):
+            figures = {name: float(result.metrics[name][agent]) for name in known}
+            self._rows.append({"round": float(result.round), "agent": float(agent), **figures})
+
+    def on_end(self, summary: Mapping[str, Any]) -> None:
+        """Store them, if there are any."""
+        if self._rows:
+            self._warehouse.log_sampling(self._run_id, self._rows)
 
 
 def _checked_name(batch_id: str) -> str:

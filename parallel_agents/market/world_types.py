@@ -79,24 +79,27 @@ class MarketConditions:
     campaign_share: Floats  # (K, J)
     channel_factor: Floats  # (J,)
     usual_bid: Floats  # (J,)
+    predicted_value: Floats  # (J,) of a click, as the data predict it: what a bidder knows, the same in every world
+    hour_price: Floats  # (24, J) shift of the rivals' log bids
     volatility: float
 
 
 @dataclass(frozen=True, eq=False)
 class TimeWindow:
-    """When the world takes place: the hour of the week at which it starts, its length, and the volume of every hour."""
+    """When the world takes place: the hour of the week at which it starts, and the volume of every hour."""
 
     start: int
-    hours: float
     volume: Floats  # (hours of a week,)
 
 
 @dataclass(frozen=True, eq=False)
 class AuctionIntensity:
-    """How many auctions there are compared with the average, and what is usually spent on each."""
+    """How many auctions there are, and the ranges of budgets and of targets for the cost of an acquisition."""
 
-    volume: float
-    spend: float
+    auctions: float  # per user and day
+    volume: float  # compared with the average
+    budget: Floats  # (2,) lowest and highest, per auction
+    target: Floats  # (2,) lowest and highest
 
 
 @dataclass(frozen=True, eq=False)
@@ -104,6 +107,7 @@ class CreativePerformance:
     """Click rates by creative C and position S, and how fast creatives wear out."""
 
     click_rate: Floats  # (C,)
+    segment_factor: Floats  # (K, C) of the click rate
     fatigue: float
     position: Floats  # (S,)
 
@@ -113,6 +117,7 @@ class ConversionPatterns:
     """Rates, values and delays of purchases, by segment K and device D."""
 
     base: Floats  # (K,)
+    hour_factor: Floats  # (24, J)
     device_factor: Floats  # (D,)
     visit_factor: Floats  # first, second, third or later click
     interest_lift: float

@@ -14,7 +14,7 @@ import numpy as np
 from parallel_agents.core.errors import ConfigError
 from parallel_agents.core.seeding import Purpose, generator
 from parallel_agents.market.discovery import CRISIS, Estimate, Patterns
-from parallel_agents.market.discovery.patterns import Competition
+from parallel_agents.market.discovery.patterns import Competition, Segment
 from parallel_agents.market.world_types import (
     MECHANISMS,
     AuctionIntensity,
@@ -63,6 +63,24 @@ class EstimateSampler:
     def draw_each(self, name: str, estimates: Sequence[Estimate]) -> Floats:
         """Return a point within each interval."""
         return np.array([self.draw(f"{name}/{i}", e) for i, e in enumerate(estimates)])
+
+    def take(self, name: str, estimates: Sequence[Estimate]) -> Floats:
+        """Return the values themselves: what is known of every world alike."""
+        for i, e in enumerate(estimates):
+            self._record(f"{name}/{i}", f"{e.value:.6g}, the same in every world, from {e.source}")
+        return np.array([e.value for e in estimates])
+
+    def draw_day(self, name: str, coefficients: Sequence[tuple[Estimate, ...]]) -> Floats:
+        """Return a log effect (24, J) of the hours of a day, from its sine and cosine in every campaign."""
+        hours = len(self.patterns.hours)
+        angle = np.arange(hours) / hours * (np.pi + np.pi)
+        drawn = [self.draw_each(f"{name}/{j}", pair) for j, pair in enumerate(coefficients)]
+        return np.column_stack([np.sin(angle), np.cos(angle)]) @ np.array(drawn).T
+
+    def take_range(self, name: str, estimate: Estimate) -> Floats:
+        """Return the ends of an interval: the range from which episodes draw."""
+        self._record(name, f"[{estimate.low:.6g}, {estimate.high:.6g}] from {estimate.source}")
+        return np.array([estimate.low, estimate.high])
 
     def draw_or_zero(self, name: str, estimate: Estimate) -> float:
         """Return a point within the interval, or 0 if the interval contains 0."""
@@ -173,36 +191,50 @@ def sample_market_conditions(sampler: EstimateSampler) -> MarketConditions:
         campaign_share=_normalized(np.array(mix)),
         channel_factor=sampler.draw_each("channel_factor", [channels[c.channel].factor for c in campaigns]),
         usual_bid=sampler.draw_each("usual_bid", [c.bid for c in campaigns]),
+        predicted_value=sampler.take("predicted_value", [c.value for c in campaigns]),
+        hour_price=sampler.draw_day("hour_price", [c.hour_price for c in campaigns]),
         volatility=sampler.draw("volatility", competition.volatility),
     )
 
 
 def sample_time_window(sampler: EstimateSampler) -> TimeWindow:
-    """Draw a window of a period's length, from any hour of a week of a month that was seen."""
+    """Draw a window that starts at any hour of a week of a month that was seen."""
     patterns = sampler.patterns
     hours, weekdays = sampler.draw_each("hours", patterns.hours), sampler.draw_each("weekdays", patterns.weekdays)
     months = sorted(patterns.months)
     month = months[int(sampler.rng.integers(len(months)))]
     week = np.outer(weekdays, hours).ravel() * sampler.draw(f"month/{month}", patterns.months[month])
-    length = patterns.periods[int(sampler.rng.integers(len(patterns.periods)))].days * len(patterns.hours)
-    return TimeWindow(start=int(sampler.rng.integers(len(week))), hours=float(length), volume=week)
+    return TimeWindow(start=int(sampler.rng.integers(len(week))), volume=week)
 
 
 def sample_auction_intensity(sampler: EstimateSampler) -> AuctionIntensity:
-    """Draw how busy the market is, and what is usually spent."""
-    campaigns = _competition(sampler.patterns).campaigns
-    spend = sampler.draw_each("spend", [campaigns[c].spend for c in _campaigns(sampler.patterns)])
-    return AuctionIntensity(volume=float(np.exp(sampler.draw_deviation("volume"))), spend=float(spend.mean()))
+    """Draw how busy the market is; budgets and targets have the ranges of the data."""
+    competition = _competition(sampler.patterns)
+    return AuctionIntensity(
+        auctions=sampler.draw("auctions", competition.auctions),
+        volume=float(np.exp(sampler.draw_deviation("volume"))),
+        budget=sampler.take_range("budget", competition.budget),
+        target=sampler.take_range("target", competition.target),
+    )
 
 
 def sample_creative_performance(sampler: EstimateSampler) -> CreativePerformance:
     """Draw the click rates of creatives, new and worn."""
-    competition = _competition(sampler.patterns)
+    competition, segments = _competition(sampler.patterns), sampler.patterns.segments
     return CreativePerformance(
         click_rate=sampler.draw_each("click_rate", list(competition.creatives.values())),
+        segment_factor=np.array(
+            [sampler.draw_each(f"segment_factor/{s.name}", _creatives_of(s, competition)) for s in segments]
+        ),
         fatigue=max(sampler.draw("fatigue", competition.fatigue), 0),
         position=sampler.draw_each("position", competition.position),
     )
+
+
+def _creatives_of(segment: Segment, competition: Competition) -> list[Estimate]:
+    """Return the factors of a segment for every creative; one that no click names has none."""
+    unknown = Estimate.one("no click of the events names this creative")
+    return [segment.creatives.get(creative, unknown) for creative in competition.creatives]
 
 
 def sample_conversion_patterns(sampler: EstimateSampler) -> ConversionPatterns:
@@ -212,7 +244,9 @@ def sample_conversion_patterns(sampler: EstimateSampler) -> ConversionPatterns:
     def by_segment(name: str) -> Floats:
         return sampler.draw_each(name, [getattr(s, name) for s in segments])
 
+    campaigns = [_competition(patterns).campaigns[c] for c in _campaigns(patterns)]
     return ConversionPatterns(
+        hour_factor=np.exp(sampler.draw_day("hour_factor", [c.hour_value for c in campaigns])),
         base=by_segment("base") * np.exp(sampler.draw_deviation("conversion")),
         device_factor=sampler.draw_each("device_factor", [d.factor for d in patterns.devices.values()]),
         visit_factor=sampler.draw_each("visit_factor", patterns.visits),
@@ -224,10 +258,10 @@ def sample_conversion_patterns(sampler: EstimateSampler) -> ConversionPatterns:
     )
 
 
-def default_distribution(patterns: Patterns) -> dict[WorldType, float]:
-    """Return the mix of types in the data: each period is of the type in whose region it lies deepest, else normal.
+def identified_types(patterns: Patterns) -> dict[WorldType, int]:
+    """Return how many periods are of each type: of that in whose region a period lies deepest, else normal.
 
-    Every type whose axis shows any difference between periods is counted once more than it occurs.
+    A type is identified if its axis shows any difference between periods, also if no period is of it.
     """
     depth: dict[WorldType, Floats] = {}
     for kind, (axis, up) in _REGIONS.items():
@@ -236,19 +270,38 @@ def default_distribution(patterns: Patterns) -> dict[WorldType, float]:
             values, (low, high) = np.array([e.value for e in effects]), _region(kind, axis, effects)
             edge, end = (low, high) if up else (high, low)
             depth[kind] = (values - edge) / (end - edge) if end != edge else values - values
-    counts = dict.fromkeys([WorldType.NORMAL_MARKET, *depth], 1)
-    for i in range(len(patterns.periods) if depth else 0):
-        kind = max(depth, key=lambda k: depth[k][i])
-        counts[kind if depth[kind][i] > 0 else WorldType.NORMAL_MARKET] += 1
-    total = sum(counts.values())
-    return {kind: count / total for kind, count in counts.items()}
+    counts = dict.fromkeys([WorldType.NORMAL_MARKET, *depth], 0)
+    for i in range(len(patterns.periods)):
+        deepest = max(depth, key=lambda k: depth[k][i]) if depth else WorldType.NORMAL_MARKET
+        inside = bool(depth) and depth[deepest][i] > 0
+        counts[deepest if inside else WorldType.NORMAL_MARKET] += True
+    return counts
+
+
+def default_distribution(patterns: Patterns) -> dict[WorldType, float]:
+    """Return the mix of types in the data: the share of periods that are of each type."""
+    counts = identified_types(patterns)
+    return {kind: count / sum(counts.values()) for kind, count in counts.items()}
+
+
+def share_intervals(patterns: Patterns) -> dict[WorldType, tuple[float, float]]:
+    """Return the 90 % interval of each type's share (Wilson 1927): how far the mix may move within the data."""
+    counts, z = identified_types(patterns), Estimate.z()
+    n = sum(counts.values())
+    intervals = {}
+    for kind, count in counts.items():
+        share = count / n
+        centre = (share + z * z / (n + n)) / (1 + z * z / n)
+        half = z / (1 + z * z / n) * np.sqrt(share * (1 - share) / n + (z / (n + n)) * (z / (n + n)))
+        intervals[kind] = float(centre - half), float(centre + half)
+    return intervals
 
 
 def _distribution(patterns: Patterns, requested: Mapping[WorldType | str, float] | None) -> dict[WorldType, float]:
     """Return the requested mix of types, checked and normalized, or that of the data."""
-    available = default_distribution(patterns)
+    available = identified_types(patterns)
     if requested is None:
-        return available
+        return default_distribution(patterns)
     shares: dict[WorldType, float] = {}
     for name, share in requested.items():
         try:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from parallel_agents.core.seeding import Identity
-from parallel_agents.nn.distributions import Distribution, SquashedGaussian
+from parallel_agents.kernels import policy_gradient as kernel
+from parallel_agents.nn.distributions import Discrete, Distribution, MultiDiscrete, SquashedGaussian
 from parallel_agents.nn.layers import MLP, Convolution, Forward, Layer, Layout, Network
 
 _BoundLayers = tuple[list[Layer], list[Layer], Tensor | None]
@@ -49,7 +51,24 @@ class ActorCritic(Network):
             shapes["log_std"] = (1, means)
         object.__setattr__(self, "policy", policy)
         object.__setattr__(self, "value", value)
-        object.__setattr__(self, "layout", Layout.of(shapes))
+        object.__setattr__(self, "layout", Layout.of(shapes, by_columns=self.convolution is None))
+
+    @cached_property
+    def kernel(self) -> kernel.Network:
+        """This network as compiled kernels read it."""
+        policy, value = self.policy.widths(), self.value.widths()
+        sizes: tuple[int, ...] = ()
+        match self.distribution:
+            case Discrete(n):
+                sizes = (n,)
+            case MultiDiscrete(several):
+                sizes = several
+        return kernel.Network(
+            self.layout.table(0, policy),
+            self.layout.table(2 * len(policy), value),
+            np.array(sizes, np.int64),
+            self.layout.offsets[-1],
+        )
 
     def init(self, identity: Identity) -> Tensor:
         """Return fresh (N, size) parameters from each agent's own draws."""

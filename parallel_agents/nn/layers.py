@@ -32,15 +32,19 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Literal, Protocol
 
+import numba
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import pad
 
 from parallel_agents.core.errors import ConfigError
 from parallel_agents.core.seeding import Identity, Purpose, generator
+from parallel_agents.kernels.orthogonal import orthonormal_rows
 
 Layer = Callable[[Tensor], Tensor]
+Activation = Literal["relu", "tanh", "elu"]
 ROW_MULTIPLE = 32
 MIN_WIDTH = 2
 MAX_TILE = 64
@@ -71,23 +75,33 @@ class Layout:
     shapes: tuple[tuple[int, ...], ...]
     offsets: tuple[int, ...]
     length: int
+    by_columns: bool = False
+    """Weights (out, in) are stored column by column, as compiled kernels read them."""
 
     @classmethod
-    def of(cls, shapes: Mapping[str, tuple[int, ...]]) -> Layout:
+    def of(cls, shapes: Mapping[str, tuple[int, ...]], *, by_columns: bool = False) -> Layout:
         """Return the layout of parameters with these names and shapes, in this order."""
         offsets, end = [], 0
         for shape in shapes.values():
             offsets.append(end)
             end += math.prod(shape)
-        return cls(tuple(shapes), tuple(shapes.values()), tuple(offsets), padded(end))
+        return cls(tuple(shapes), tuple(shapes.values()), tuple(offsets), padded(end), by_columns)
 
     def views(self, rows: Tensor) -> list[Tensor]:
         """Return one (N, *shape) view of the (N, length) rows per parameter."""
-        count = rows.shape[0]
-        return [
-            rows[:, offset : offset + math.prod(shape)].view(count, *shape)
-            for offset, shape in zip(self.offsets, self.shapes, strict=True)
+        places = zip(self.offsets, self.shapes, strict=True)
+        parts = [(rows[:, offset : offset + math.prod(shape)], shape) for offset, shape in places]
+        if self.by_columns:
+            return [part.view(len(rows), *shape[::-1]).transpose(1, 2) for part, shape in parts]
+        return [part.view(len(rows), *shape) for part, shape in parts]
+
+    def table(self, first: int, widths: Sequence[tuple[int, int]]) -> NDArray[np.int64]:
+        """Return the layers of these inputs and outputs, from parameter `first` on, as `kernels.mlp` reads them."""
+        lines = [
+            (fan_in, fan_out, self.shapes[at][0], self.offsets[at], self.offsets[at + 1])
+            for at, (fan_in, fan_out) in zip(range(first, len(self.names), 2), widths, strict=False)
         ]
+        return np.array(lines, np.int64)
 
     def leaves(self, rows: Tensor) -> list[Tensor]:
         """Return the views as leaves of the autograd graph; they follow in-place steps on `rows`."""
@@ -160,6 +174,16 @@ def elu(x: Tensor) -> Tensor:
     return torch.relu(x) + torch.expm1(-torch.relu(-x))
 
 
+def activate_(x: Tensor, activation: Activation) -> Tensor:
+    """Apply an activation, in place where the gradient needs its values alone."""
+    match activation:
+        case "relu":
+            return x.relu_()
+        case "tanh":
+            return x.tanh_()
+    return elu(x)
+
+
 def softplus(x: Tensor) -> Tensor:
     """Return log(1 + exp(x)) without overflow."""
     return torch.relu(x) + torch.log1p(torch.exp(-torch.abs(x)))
@@ -196,6 +220,11 @@ class Network(ABC):
         """Length of an agent's row."""
         return self.layout.length
 
+    @property
+    def native(self) -> bool:
+        """True if compiled kernels can compute this network: they read weights by columns."""
+        return self.layout.by_columns and not numba.config.DISABLE_JIT
+
     @abstractmethod
     def init(self, identity: Identity) -> Tensor:
         """Return fresh (N, size) parameters from each agent's own draws; padding stays zero."""
@@ -219,9 +248,6 @@ class Network(ABC):
     def bound_forward(self, rows: Tensor) -> Forward:
         """Return `forward` with these (N, size) parameters bound for many calls."""
         return partial(self.forward, self.bind(rows))
-
-
-Activation = Literal["relu", "tanh"]
 
 
 @dataclass(frozen=True)
@@ -285,7 +311,7 @@ class Convolution:
             if flat.shape[-1] < MIN_WIDTH:
                 flat = pad(flat, (0, MIN_WIDTH - flat.shape[-1]))
             out = product(flat)
-            out = out.relu_() if activation == "relu" else out.tanh_()
+            out = activate_(out, activation)
             x = out[..., :filters].reshape(agents, images, height, breadth, filters)
         return x.reshape(agents, images, -1)
 
@@ -320,12 +346,12 @@ class MLP(Network):
                 f"a network of widths {self.inputs}, {self.hidden}, {self.outputs}: each must be at least 1"
             )
         shapes: dict[str, tuple[int, ...]] = {}
-        for index, (fan_in, fan_out) in enumerate(self._widths()):
+        for index, (fan_in, fan_out) in enumerate(self.widths()):
             shapes[f"weight{index}"] = (width(fan_out), width(fan_in))
             shapes[f"bias{index}"] = (1, width(fan_out))
-        object.__setattr__(self, "layout", Layout.of(shapes))
+        object.__setattr__(self, "layout", Layout.of(shapes, by_columns=self.convolution is None))
 
-    def _widths(self) -> list[tuple[int, int]]:
+    def widths(self) -> list[tuple[int, int]]:
         """Return inputs and outputs of every layer."""
         before = [] if self.convolution is None else self.convolution.widths()
         sizes = (self.inputs if self.convolution is None else self.convolution.outputs, *self.hidden)
@@ -340,7 +366,7 @@ class MLP(Network):
         parameters = torch.zeros(len(identity), self.size)
         for row, seed, agent in zip(parameters, identity.seeds, identity.agents, strict=True):
             draws = generator(seed, Purpose.INIT, agent=agent, world=part)
-            views, widths = self.layout.views(row[None]), self._widths()
+            views, widths = self.layout.views(row[None]), self.widths()
             for index, ((fan_in, fan_out), weight, bias) in enumerate(
                 zip(widths, views[0::2], views[1::2], strict=True)
             ):
@@ -349,8 +375,8 @@ class MLP(Network):
                     weight[0, :fan_out, :fan_in] = _orthogonal(draws, fan_out, fan_in, gain)
                 else:
                     bound = 1.0 / math.sqrt(fan_in)
-                    weight[0, :fan_out, :fan_in] = _uniform(draws, (fan_out, fan_in), bound)
-                    bias[0, 0, :fan_out] = _uniform(draws, (fan_out,), bound)
+                    weight[0, :fan_out, :fan_in] = uniform_weights(draws, (fan_out, fan_in), bound)
+                    bias[0, 0, :fan_out] = uniform_weights(draws, (fan_out,), bound)
         return parameters
 
     def forward(self, parameters: Sequence[Tensor], inputs: Tensor) -> Tensor:
@@ -375,9 +401,7 @@ class MLP(Network):
         if x.shape[-1] < MIN_WIDTH:
             x = pad(x, (0, MIN_WIDTH - x.shape[-1]))
         for hidden in layers[:-1]:
-            x = hidden(x)
-            # in place: nobody needs the product again, not even the gradient
-            x = x.relu_() if self.activation == "relu" else x.tanh_()
+            x = activate_(hidden(x), self.activation)
         x = layers[-1](x)
         if self.dueling:
             value, advantage = x[..., :1], x[..., 1 : 1 + self.outputs]
@@ -387,10 +411,11 @@ class MLP(Network):
 
 def _orthogonal(draws: np.random.Generator, height: int, breadth: int, gain: float) -> Tensor:
     """Return a (height, breadth) matrix with orthonormal rows or columns, whichever are fewer, times `gain`."""
-    q, r = np.linalg.qr(draws.standard_normal((max(height, breadth), min(height, breadth))))
-    q *= np.sign(np.diag(r))
-    return torch.from_numpy((gain * (q if height >= breadth else q.T)).astype(np.float32))
+    rows = np.empty((min(height, breadth), max(height, breadth)))
+    orthonormal_rows(draws.random((2, *rows.shape)), rows)
+    return torch.from_numpy((gain * (rows if height <= breadth else rows.T)).astype(np.float32))
 
 
-def _uniform(draws: np.random.Generator, shape: tuple[int, ...], bound: float) -> Tensor:
-    return torch.from_numpy(draws.uniform(-bound, bound, shape).astype(np.float32))
+def uniform_weights(draws: np.random.Generator, shape: tuple[int, ...], bound: float) -> Tensor:
+    """Return numbers between -bound and bound; numpy's own `uniform` may fuse operations on some machines."""
+    return torch.from_numpy((bound * (2.0 * draws.random(shape) - 1.0)).astype(np.float32))

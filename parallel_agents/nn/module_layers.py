@@ -19,6 +19,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
+from torch.fx.node import map_aggregate
 from torch.nn import functional
 
 from parallel_agents.nn.layers import MIN_WIDTH, Layer, elu, layer, sigmoid, silu, softplus
@@ -62,7 +63,7 @@ class ModuleLayers:
         names = {id(parameter): name for name, parameter in module.named_parameters()}
         calls, inputs, outputs = [], [], None
         for node in graph.nodes:
-            arguments, options = _placeholders(node.args), _placeholders(node.kwargs)
+            arguments, options = map_aggregate((node.args, node.kwargs), _reference)
             if node.op == "placeholder":
                 inputs.append(node.name)
             elif node.op == "output":
@@ -91,28 +92,14 @@ class ModuleLayers:
         return _filled(self.outputs, results)
 
 
-def _placeholders(arguments: Any) -> Any:
-    """Return a recorded call's arguments with a `_Result` for each result of an earlier call."""
-    match arguments:
-        case fx.Node():
-            return _Result(arguments.name)
-        case tuple() | list():
-            return [_placeholders(item) for item in arguments]
-        case dict():
-            return {key: _placeholders(item) for key, item in arguments.items()}
-    return arguments
+def _reference(item: Any) -> Any:
+    """Return a `_Result` for the result of an earlier call, and everything else as it is."""
+    return _Result(item.name) if isinstance(item, fx.Node) else item
 
 
 def _filled(arguments: Any, results: Mapping[str, Any]) -> Any:
     """Return a call's arguments with the results of earlier calls in place of `_Result`s."""
-    match arguments:
-        case _Result(name):
-            return results[name]
-        case tuple() | list():
-            return [_filled(item, results) for item in arguments]
-        case dict():
-            return {key: _filled(item, results) for key, item in arguments.items()}
-    return arguments
+    return map_aggregate(arguments, lambda item: results[item.name] if isinstance(item, _Result) else item)
 
 
 # -- layers ----------------------------------------------------------------------------------------------------------
@@ -127,6 +114,11 @@ def _layer(module: nn.Module, node: fx.Node, names: Mapping[int, str]) -> tuple[
             return _linear, parameters
         case nn.Conv2d(groups=1, dilation=(1, 1), padding_mode="zeros") if not isinstance(part.padding, str):
             return partial(_convolution, part.kernel_size, part.stride, part.padding), parameters
+        case nn.MultiheadAttention() if _is_plain_attention(part):
+            return partial(_attention, part.num_heads), _all_parameters(part, names)
+        case nn.TransformerEncoderLayer() if _is_plain_encoder(part):
+            bind = partial(_encoder_layer, part.self_attn.num_heads, part.activation, part.norm_first)
+            return partial(bind, part.norm1.eps, part.norm2.eps), _all_parameters(part, names)
         case nn.LayerNorm():
             return partial(_layer_norm, part.normalized_shape, part.eps), parameters
         case nn.Flatten(start_dim=1, end_dim=-1):
@@ -184,10 +176,85 @@ def _layer_norm(shape: Any, eps: float, weight: Tensor | None = None, bias: Tens
     """Return layer normalization over the last axes, of this shape, with weight and bias (N, *shape)."""
 
     def forward(x: Tensor) -> Tensor:
-        per_agent = (len(x), *(1 for _ in range(x.ndim - 1 - len(shape))), *shape)
-        x = functional.layer_norm(x, shape, eps=eps)
+        whole, per_agent = x.shape, (len(x), 1, *shape)
+        x = functional.layer_norm(x, shape, eps=eps).reshape(len(x), -1, *shape)  # one axis to sum gradients over
         x = x if weight is None else x * weight.view(per_agent)
-        return x if bias is None else x + bias.view(per_agent)
+        return (x if bias is None else x + bias.view(per_agent)).reshape(whole)
+
+    return forward
+
+
+def _all_parameters(part: nn.Module, names: Mapping[int, str]) -> tuple[str, ...]:
+    return tuple(names[id(parameter)] for parameter in part.parameters())
+
+
+def _is_plain_attention(part: nn.MultiheadAttention) -> bool:
+    """Return whether an attention layer has the usual four parameters and drops nothing."""
+    usual = part.in_proj_weight is not None and part.in_proj_bias is not None and part.bias_k is None
+    return usual and part.batch_first and not part.add_zero_attn and part.dropout == 0.0
+
+
+def _is_plain_encoder(part: nn.TransformerEncoderLayer) -> bool:
+    dropouts = [own.p for own in part.modules() if isinstance(own, nn.Dropout)]
+    usual = len(list(part.parameters())) == 12 and part.activation in (functional.relu, functional.gelu)
+    return usual and not any(dropouts) and _is_plain_attention(part.self_attn)
+
+
+def _scaled_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+) -> Tensor:
+    """Return softmax(query · keyᵀ / √d) · value over the last two axes, written out: torch's own is not stacked."""
+    if attn_mask is not None or dropout_p or is_causal:
+        raise TypeError("masks are not computed here")
+    scaled = query * (1.0 / math.sqrt(query.shape[-1]) if scale is None else scale)
+    scores = torch.bmm(_last_two(scaled), _last_two(key).transpose(1, 2))
+    outputs = torch.bmm(torch.softmax(scores, -1), _last_two(value))
+    return outputs.reshape(*query.shape[:-1], value.shape[-1])
+
+
+def _last_two(x: Tensor) -> Tensor:
+    return x.reshape(-1, *x.shape[-2:])
+
+
+def _attention(heads: int, weight: Tensor, bias: Tensor, out_weight: Tensor, out_bias: Tensor) -> Callable[..., Any]:
+    """Return attention of several heads over (N, R, T, E), with weight (N, 3·E, E) and bias (N, 3·E)."""
+    projections = [_linear(*parts) for parts in zip(weight.chunk(3, 1), bias.chunk(3, 1), strict=True)]
+    output = _linear(out_weight, out_bias)
+
+    def forward(*inputs: Tensor, need_weights: bool = True) -> tuple[Tensor, None]:
+        split = [own(x) for own, x in zip(projections, inputs, strict=True)]
+        query, key, value = (x.reshape(*x.shape[:-1], heads, -1).transpose(-3, -2) for x in split)
+        return output(_scaled_attention(query, key, value).transpose(-3, -2).flatten(-2)), None
+
+    return forward
+
+
+def _encoder_layer(
+    heads: int, activation: Layer, norm_first: bool, eps1: float, eps2: float, *parameters: Tensor
+) -> Layer:
+    """Return a layer of a transformer's encoder over (N, R, T, E)."""
+    attention = _attention(heads, *parameters[:4])
+    inner, outer = _linear(*parameters[4:6]), _linear(*parameters[6:8])
+    shape = parameters[8].shape[1:]
+    norms = _layer_norm(shape, eps1, *parameters[8:10]), _layer_norm(shape, eps2, *parameters[10:12])
+
+    def attend(x: Tensor) -> Tensor:
+        attended: Tensor = attention(x, x, x)[0]
+        return attended
+
+    def feed(x: Tensor) -> Tensor:
+        return outer(activation(inner(x)))
+
+    def forward(x: Tensor) -> Tensor:
+        for part, norm in zip((attend, feed), norms, strict=True):
+            x = x + part(norm(x)) if norm_first else norm(x + part(x))
+        return x
 
     return forward
 
@@ -238,6 +305,14 @@ def _mean(x: Tensor, dim: int, keepdim: bool = False) -> Tensor:
     return x.mean(_axis(dim), keepdim=keepdim)
 
 
+def _softmax(x: Tensor, dim: int) -> Tensor:
+    return torch.softmax(x, _axis(dim))
+
+
+def _transpose(x: Tensor, first: int, second: int) -> Tensor:
+    return x.transpose(_axis(first), _axis(second))
+
+
 def _reshape(x: Tensor, *shape: Any) -> Tensor:
     return x.reshape(len(x), *(shape if isinstance(shape[0], int) else shape[0]))
 
@@ -253,7 +328,7 @@ def _attribute(x: Tensor, name: str) -> Any:
 def _item(x: Any, index: Any) -> Any:
     if not isinstance(x, Tensor):
         return x[index]
-    return x[(slice(None), *(index if isinstance(index, list) else [index]))]
+    return x[(slice(None), *(index if isinstance(index, tuple | list) else [index]))]
 
 
 ACTIVATIONS: Mapping[type[nn.Module], Layer] = {
@@ -273,6 +348,11 @@ FUNCTIONS: Mapping[Any, Callable[..., Any]] = {
     torch.sigmoid: sigmoid,
     functional.sigmoid: sigmoid,
     functional.gelu: _gelu,
+    functional.scaled_dot_product_attention: _scaled_attention,
+    functional.softmax: _softmax,
+    torch.softmax: _softmax,
+    torch.matmul: torch.matmul,
+    operator.matmul: torch.matmul,
     operator.add: operator.add,
     operator.sub: operator.sub,
     operator.mul: operator.mul,
@@ -291,4 +371,6 @@ METHODS: Mapping[str, Callable[..., Any]] = {
     "view": _reshape,
     "reshape": _reshape,
     "size": _size,
+    "softmax": _softmax,
+    "transpose": _transpose,
 }

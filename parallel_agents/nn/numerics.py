@@ -21,6 +21,8 @@ import torch
 from parallel_agents.core.errors import NumericsError
 
 CBWR_AUTO = 2
+PORTABLE = "portable-1"
+"""Arithmetic of the compiled kernels. Its number grows when their bytes change."""
 TRIM_THRESHOLD, MMAP_THRESHOLD = -1, -3
 """Options of glibc's `mallopt`."""
 KEPT_BYTES, MAPPED_BYTES = 2**28, 2**25
@@ -54,8 +56,13 @@ def _keep_memory() -> None:
         library.mallopt(MMAP_THRESHOLD, MAPPED_BYTES)
 
 
-def fingerprint(device: str = "cpu") -> dict[str, str]:
-    """Return everything that bytes depend on beside the program: equal digests are promised for equal fingerprints."""
+def fingerprint(device: str = "cpu", *, portable: bool = False) -> dict[str, str]:
+    """Return everything that bytes depend on beside the program: equal digests are promised for equal fingerprints.
+
+    portable: compiled kernels compute everything that is learned, so that no library or CPU has a part in the bytes.
+    """
+    if portable:
+        return {"arithmetic": PORTABLE}
     mode = _mkl_mode()
     return {
         **_libraries(),

@@ -8,13 +8,12 @@ from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from parallel_agents.core.errors import ConfigError
 from parallel_agents.core.seeding import Identity, Purpose, generator
-from parallel_agents.nn.layers import Forward, Layer, Layout, Network, layer, linear, width
+from parallel_agents.nn.layers import Forward, Layer, Layout, Network, layer, linear, uniform_weights, width
 
 COSINES = 64
 """Cosine features that embed a quantile."""
@@ -63,7 +62,7 @@ class QuantileNetwork(Network):
             for part in ("mean", "deviation"):
                 shapes[f"{name}.weight.{part}"] = (width(fan_out), width(fan_in))
                 shapes[f"{name}.bias.{part}"] = (1, width(fan_out))
-        object.__setattr__(self, "layout", Layout.of(shapes))
+        object.__setattr__(self, "layout", Layout.of(shapes, by_columns=True))
 
     def _plain(self) -> list[tuple[str, int, int]]:
         """Return name, inputs and outputs of each layer without noise."""
@@ -72,6 +71,11 @@ class QuantileNetwork(Network):
     def _noisy(self) -> list[tuple[str, int, int]]:
         """Return name, inputs and outputs of each noisy layer."""
         return [("joined", self.layer, self.layer), ("head", self.layer, self.outputs + 1)]
+
+    def widths(self) -> list[tuple[int, int]]:
+        """Return inputs and outputs of every weight, in the order of the row; noisy layers have two."""
+        noisy = [pair for _, *pair in self._noisy() for _ in ("mean", "deviation")]
+        return [(fan_in, fan_out) for fan_in, fan_out in ([pair for _, *pair in self._plain()] + noisy)]
 
     @property
     def noise_size(self) -> int:
@@ -87,10 +91,9 @@ class QuantileNetwork(Network):
             for name, fan_in, fan_out in (*self._plain(), *self._noisy()):
                 bound = 1.0 / math.sqrt(fan_in)
                 suffix = "" if f"{name}.weight" in views else ".mean"
-                weight = draws.uniform(-bound, bound, (fan_out, fan_in)).astype(np.float32)
-                views[f"{name}.weight{suffix}"][0, :fan_out, :fan_in] = torch.from_numpy(weight)
-                bias = draws.uniform(-bound, bound, fan_out).astype(np.float32)
-                views[f"{name}.bias{suffix}"][0, 0, :fan_out] = torch.from_numpy(bias)
+                weight = views[f"{name}.weight{suffix}"][0, :fan_out, :fan_in]
+                weight.copy_(uniform_weights(draws, (fan_out, fan_in), bound))
+                views[f"{name}.bias{suffix}"][0, 0, :fan_out] = uniform_weights(draws, (fan_out,), bound)
                 if suffix:
                     views[f"{name}.weight.deviation"][0, :fan_out, :fan_in] = self.sigma * bound
                     views[f"{name}.bias.deviation"][0, 0, :fan_out] = self.sigma * bound

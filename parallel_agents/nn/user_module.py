@@ -316,13 +316,23 @@ class SeededRandomOps(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return False
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if torch.Tag.nondeterministic_seeded not in func.tags:
-            return func(*args, **(kwargs or {}))
+        kwargs = kwargs or {}
+        if torch.Tag.nondeterministic_seeded not in func.tags or _drops_nothing(func, args, kwargs):
+            return func(*args, **kwargs)
         if self._draws is None:
             raise ConfigError(
                 f"the network draws random numbers in its forward pass ({func}), as dropout does: take that layer out"
             )
-        return _with_generator(func)(*args, **{**(kwargs or {}), "generator": self._draws})
+        return _with_generator(func)(*args, **{**kwargs, "generator": self._draws})
+
+
+def _drops_nothing(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    """Return whether an operation that may drop numbers at random, such as attention, drops none in this call."""
+    names = [argument.name for argument in func._schema.arguments]
+    given = {**{argument.name: argument.default_value for argument in func._schema.arguments}, **kwargs}
+    given |= dict(zip(names, args, strict=False))
+    shares = [given[name] for name in ("dropout_p", "p") if name in names]
+    return shares == [0.0] and "dropout" in f"{func} {names}"
 
 
 def _with_generator(func: Any) -> Any:

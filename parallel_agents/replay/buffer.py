@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
 from types import MappingProxyType
 from typing import Any, Self
 
@@ -22,9 +22,11 @@ from parallel_agents.replay.validation import detached
 class Lockable:
     """A buffer whose methods run within `locked()`; without a lock that does nothing."""
 
-    def locked(self) -> AbstractContextManager[None]:
+    _lock: AbstractContextManager[Any] = nullcontext()
+
+    def locked(self) -> AbstractContextManager[Any]:
         """Return a context in which no other thread changes the buffer."""
-        return nullcontext()
+        return self._lock
 
 
 class Locked(Lockable):
@@ -33,12 +35,6 @@ class Locked(Lockable):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         self._lock = threading.RLock()
         super().__init__(*args, **kwargs)
-
-    @contextmanager
-    def locked(self) -> Iterator[None]:
-        """Hold the lock for as long as the context lasts."""
-        with self._lock:
-            yield
 
 
 class Buffer(Lockable):

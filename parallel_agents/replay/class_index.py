@@ -33,11 +33,9 @@ from numpy.typing import ArrayLike, NDArray
 from parallel_agents.core import seeding
 from parallel_agents.core.compiled import njit
 from parallel_agents.core.errors import CheckpointError, ConfigError, ContractError, NonFiniteError, ShapeError
+from parallel_agents.core.types import Floats, Ints
 from parallel_agents.replay.priorities import SumTree
 from parallel_agents.replay.validation import positions_below, repeated
-
-Ints = NDArray[np.int64]
-Floats = NDArray[np.float64]
 
 _ABSENT = -1
 _FINE, _OUTSIDE, _EMPTY = 0, 1, 2
@@ -66,9 +64,20 @@ class IndexArrays(NamedTuple):
 
 
 class ClassIndex:
-    """The live positions of a buffer, by class id. It stores no rows."""
+    """The live positions of a buffer, by class id. It stores no rows.
 
-    def __init__(self, capacity: int, classes: int) -> None:
+    priorities: draw the rows of a class by priority, P(i) = q_k p_i / sum of p over class k. That does not change the
+    share of a class, only which of its rows are drawn more often. A row without a priority of its own gets the largest
+    one so far, so that it is drawn soon (Schaul et al. 2016).
+
+    >>> index = ClassIndex(capacity=8, classes=2, priorities=True)
+    >>> index.assign([0, 1, 2], [0, 1, 1])
+    >>> index.update_priorities([1], [3.0])
+    >>> index.draw(np.array([[0.9, 0.7], [0.9, 0.8]]), np.array([0.5, 0.5])).positions.tolist()
+    [1, 2]
+    """
+
+    def __init__(self, capacity: int, classes: int, *, priorities: bool = False) -> None:
         if not 1 <= capacity <= _MAX_CAPACITY:
             raise ConfigError(f"capacity {capacity} is out of range: give a number from 1 to {_MAX_CAPACITY}")
         if not 1 <= classes <= _MAX_CLASSES:
@@ -80,9 +89,16 @@ class ClassIndex:
             owner=np.full(capacity, _ABSENT, np.int8),
             bounds=np.zeros(classes + 1, np.int64),
         )
+        self._tree = SumTree(capacity, trees=classes) if priorities else None
+        self._largest = 1.0
 
     def __len__(self) -> int:
         return int(self._arrays.bounds[-1])
+
+    @property
+    def prioritised(self) -> bool:
+        """True if the rows of a class are drawn by priority."""
+        return self._tree is not None
 
     @property
     def nbytes(self) -> int:
@@ -90,9 +106,14 @@ class ClassIndex:
         return sum(array.nbytes for array in self._arrays[:-1])
 
     @property
+    def bounds(self) -> Ints:
+        """How many live rows the classes before each have (K + 1,); the last is all."""
+        return self._arrays.bounds
+
+    @property
     def counts(self) -> Ints:
         """Live rows of each class (K,)."""
-        return np.asarray(self._arrays.bounds[1:] - self._arrays.bounds[:-1])
+        return np.diff(self._arrays.bounds)
 
     def members(self, which: int) -> Ints:
         """Return the positions of one class, in the order of the index."""
@@ -107,40 +128,75 @@ class ClassIndex:
             raise ContractError(f"position {where[classes == _ABSENT][0]} holds no row: it was never added, or evicted")
         return classes
 
-    def assign(self, positions: ArrayLike, classes: ArrayLike) -> None:
-        """Put positions (n,) into classes (n,), or into one class: new rows, or rows that are overwritten."""
+    def assign(self, positions: ArrayLike, classes: ArrayLike, priorities: ArrayLike | None = None) -> None:
+        """Put positions (n,) into classes (n,), or into one class: new rows, or rows that are overwritten.
+
+        priorities: above 0, one per position; None: the largest one so far.
+        """
         where = positions_below(self.capacity, positions)
         which = repeated(classes, len(where), np.int64)
         known = len(self._arrays.bounds) - 1
         if where.size and not (which.min() >= 0 and which.max() < known):
             raise ContractError(f"a class id is outside 0 .. {known - 1}: found {np.unique(which).tolist()}")
+        if self._tree is not None:
+            values = _positive(self._largest if priorities is None else priorities, where)
+            self._drop_priorities(where)
         _assign(self._arrays, where, which)
+        if self._tree is not None:
+            self._set_priorities(where, values)
 
     def put(self, position: int, which: int) -> None:
         """Put one position into one class, without any check."""
-        _assign_one(self._arrays, position, which)
+        if self._tree is None:
+            _assign_one(self._arrays, position, which)
+        else:
+            self.assign([position], [which])
 
     def evict(self, positions: ArrayLike) -> None:
         """Remove positions (n,); those that hold no row are left alone."""
-        _evict(self._arrays, positions_below(self.capacity, positions))
+        where = positions_below(self.capacity, positions)
+        self._drop_priorities(where)
+        _evict(self._arrays, where)
+
+    def update_priorities(self, positions: ArrayLike, priorities: ArrayLike) -> None:
+        """Give live positions (n,) new priorities (n,) above 0."""
+        where = positions_below(self.capacity, positions)
+        self._set_priorities(where, _positive(priorities, where))
 
     def draw(self, uniforms: Floats, shares: Floats) -> Draw:
-        """Draw rows for uniforms (B, 2) in [0, 1): a class by `shares` (K,), then a place within it."""
-        positions, classes = draw_by_class(self._arrays.order, self._arrays.bounds, uniforms, shares)
-        return Draw(positions, classes, _UNIFORM)
+        """Draw rows for uniforms (B, 2) in [0, 1): a class by `shares` (K,), then a row within it."""
+        if self._tree is None:
+            positions, classes = draw_by_class(self._arrays.order, self._arrays.bounds, uniforms, shares)
+            return Draw(positions, classes, _UNIFORM)
+        bounds = self._arrays.bounds
+        _check_draw(bounds, uniforms, shares)
+        classes = np.empty(len(uniforms), np.int64)
+        _raise_for(_choose_classes(bounds, uniforms, shares, classes), bounds, shares)
+        positions, priorities = self._tree.draw(uniforms[:, 1], classes)
+        return Draw(positions, classes, priorities * self._density_of_one(self._tree)[classes])
 
     def least_density(self) -> Floats:
-        """Return the smallest n_k P(i | k) of each class (K,); none (0,) if classes are drawn uniformly."""
-        return _UNIFORM
+        """Return the smallest n_k P(i | k) of each class (K,); none (0,) if rows are drawn uniformly within a class.
+
+        It is the least priority over the mean one; infinity for an empty class.
+        """
+        return _UNIFORM if self._tree is None else self._tree.least() * self._density_of_one(self._tree)
 
     def state(self) -> dict[str, NDArray[Any]]:
-        """Return the live positions, class by class, and the class counts: all there is to store."""
-        return {"order": self._arrays.order[: len(self)].copy(), "counts": self.counts}
+        """Return the live positions, class by class, the class counts, and priorities: all there is to store."""
+        order = self._arrays.order[: len(self)].copy()
+        state: dict[str, NDArray[Any]] = {"order": order, "counts": self.counts}
+        if self._tree is not None:
+            values = self._tree.priorities(order, self.classes_at(order))
+            state |= {"priorities": values, "largest": np.array(self._largest)}
+        return state
 
     def load_state(self, state: Mapping[str, NDArray[Any]]) -> None:
         """Replace the contents by what `state` returned; raise if it does not fit. Draws then go on unchanged."""
         if not {"order", "counts"} <= set(state):
             raise CheckpointError(f"a stored class index needs order and counts: found {sorted(state)}")
+        if self._tree is not None and not {"priorities", "largest"} <= set(state):
+            raise CheckpointError(f"a stored priority index needs priorities and largest: found {sorted(state)}")
         order, counts = np.asarray(state["order"], np.int64), np.asarray(state["counts"], np.int64)
         arrays, classes = self._arrays, len(self._arrays.bounds) - 1
         if counts.shape != (classes,) or counts.min() < 0 or counts.sum() != order.size:
@@ -149,97 +205,34 @@ class ClassIndex:
             )
         if order.size and (order.min() < 0 or order.max() >= self.capacity or np.unique(order).size != order.size):
             raise CheckpointError(f"stored positions repeat or lie outside 0 .. {self.capacity - 1}")
+        if self._tree is not None:
+            values, largest = np.asarray(state["priorities"], np.float64), float(state["largest"])
+            if values.shape != order.shape or not ((values > 0) & (values <= largest)).all():
+                raise CheckpointError("stored priorities do not fit the stored positions, or exceed the stored largest")
+            self._tree, self._largest = SumTree(self.capacity, trees=classes), largest
         arrays.bounds[:] = np.concatenate([[0], np.cumsum(counts)])
         arrays.order[: order.size] = order
         arrays.place[order] = np.arange(order.size)
         arrays.owner[:] = _ABSENT
         arrays.owner[order] = np.repeat(np.arange(counts.size), counts)
+        if self._tree is not None:
+            self._set_priorities(order, values)
 
+    def _set_priorities(self, where: Ints, values: Floats) -> None:
+        """Give live positions priorities, where there are any."""
+        if self._tree is not None:
+            self._tree.update(where, values, self.classes_at(where))
+            self._largest = max(self._largest, float(values.max(initial=0.0)))
 
-class PriorityIndex(ClassIndex):
-    """A class index that draws the rows of a class by priority: P(i) = q_k p_i / sum of p over class k.
+    def _drop_priorities(self, where: Ints) -> None:
+        """Set the priorities of those positions that hold rows to 0."""
+        if self._tree is not None:
+            live = where[self._arrays.owner[where] >= 0]
+            self._tree.update(live, 0.0, self.classes_at(live))
 
-    Priorities do not change the share of a class, only which of its rows are drawn more often. A row without a
-    priority of its own gets the largest one so far, so that it is drawn soon (Schaul et al. 2016).
-
-    >>> index = PriorityIndex(capacity=8, classes=2)
-    >>> index.assign([0, 1, 2], [0, 1, 1])
-    >>> index.update_priorities([1], [3.0])
-    >>> index.draw(np.array([[0.9, 0.7], [0.9, 0.8]]), np.array([0.5, 0.5])).positions.tolist()
-    [1, 2]
-    """
-
-    def __init__(self, capacity: int, classes: int) -> None:
-        super().__init__(capacity, classes)
-        self._tree = SumTree(capacity, trees=classes)
-        self._largest = 1.0
-
-    def assign(self, positions: ArrayLike, classes: ArrayLike, priorities: ArrayLike | None = None) -> None:
-        """Put positions (n,) into classes (n,), with priorities (n,) above 0 or the largest one so far."""
-        where = positions_below(self.capacity, positions)
-        values = _positive(self._largest if priorities is None else priorities, where)
-        live = where[self._arrays.owner[where] >= 0]
-        before = self.classes_at(live)
-        super().assign(where, classes)
-        self._tree.update(live, 0.0, before)
-        self._set(where, values, self.classes_at(where))
-
-    def put(self, position: int, which: int) -> None:
-        """Put one position into one class, with the largest priority so far."""
-        self.assign([position], [which])
-
-    def evict(self, positions: ArrayLike) -> None:
-        """Remove positions (n,) and their priorities."""
-        where = positions_below(self.capacity, positions)
-        live = where[self._arrays.owner[where] >= 0]
-        self._tree.update(live, 0.0, self.classes_at(live))
-        super().evict(where)
-
-    def update_priorities(self, positions: ArrayLike, priorities: ArrayLike) -> None:
-        """Give live positions (n,) new priorities (n,) above 0."""
-        where = positions_below(self.capacity, positions)
-        self._set(where, _positive(priorities, where), self.classes_at(where))
-
-    def draw(self, uniforms: Floats, shares: Floats) -> Draw:
-        """Draw rows for uniforms (B, 2) in [0, 1): a class by `shares` (K,), then a row of it by priority."""
-        bounds = self._arrays.bounds
-        _check_draw(bounds, uniforms, shares)
-        classes = np.empty(len(uniforms), np.int64)
-        _raise_for(_choose_classes(bounds, uniforms, shares, classes), bounds, shares)
-        positions, priorities = self._tree.draw(uniforms[:, 1], classes)
-        return Draw(positions, classes, priorities * self._density_of_one()[classes])
-
-    def least_density(self) -> Floats:
-        """Return the smallest n_k P(i | k) of each class (K,): least over mean priority; infinity if it is empty."""
-        return self._tree.least() * self._density_of_one()
-
-    def state(self) -> dict[str, NDArray[Any]]:
-        """Return the class index, the priority of each of its positions, and the largest priority so far."""
-        state = super().state()
-        order = state["order"].astype(np.int64)
-        values = self._tree.priorities(order, self.classes_at(order))
-        return {**state, "priorities": values, "largest": np.array(self._largest)}
-
-    def load_state(self, state: Mapping[str, NDArray[Any]]) -> None:
-        """Replace the contents by what `state` returned; raise if it does not fit."""
-        if not {"order", "priorities", "largest"} <= set(state):
-            raise CheckpointError(f"a stored priority index needs priorities and largest: found {sorted(state)}")
-        values, largest = np.asarray(state["priorities"], np.float64), float(state["largest"])
-        if values.shape != np.shape(state["order"]) or not ((values > 0) & (values <= largest)).all():
-            raise CheckpointError("stored priorities do not fit the stored positions, or exceed the stored largest")
-        super().load_state(state)
-        self._tree = SumTree(self.capacity, trees=len(self._arrays.bounds) - 1)
-        self._largest = largest
-        order = np.asarray(state["order"], np.int64)
-        self._set(order, values, self.classes_at(order))
-
-    def _set(self, where: Ints, values: Floats, classes: Ints) -> None:
-        self._tree.update(where, values, classes)
-        self._largest = max(self._largest, float(values.max(initial=0.0)))
-
-    def _density_of_one(self) -> Floats:
+    def _density_of_one(self, tree: SumTree) -> Floats:
         """Return n_k P(i | k) of a priority of 1, per class (K,): rows over the sum of their priorities."""
-        totals = self._tree.total()
+        totals = tree.total()
         return np.divide(self.counts, totals, out=np.ones_like(totals), where=totals > 0)
 
 
@@ -287,7 +280,7 @@ def draw_by_class(order: NDArray[np.int32], bounds: Ints, uniforms: Floats, shar
     uniforms (B, 2) in [0, 1) decide the class, by `shares` (K,), and the place within it.
     """
     _check_draw(bounds, uniforms, shares)
-    entries, classes = np.empty((2, len(uniforms)), np.int64)
+    entries, classes = np.empty(len(uniforms), np.int64), np.empty(len(uniforms), np.int64)
     _raise_for(_draw_entries(order, bounds, uniforms, shares, entries, classes), bounds, shares)
     return entries, classes
 

@@ -26,12 +26,11 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from parallel_agents.core.errors import CheckpointError, ConfigError, ContractError, NonFiniteError, ShapeError
+from parallel_agents.core.types import Bools, Floats, Ints
 from parallel_agents.replay import importance_weights as maths
 from parallel_agents.replay.class_index import draw_by_class
 from parallel_agents.replay.ring import Ring
 from parallel_agents.replay.validation import require_positive, require_share
-
-Floats = NDArray[np.float64]
 
 EVENT_TYPE, EVENT_VALUE = "event_type", "event_value"
 EVENT_COLUMNS: dict[str, tuple[int, ...]] = {EVENT_TYPE: (), EVENT_VALUE: ()}
@@ -145,7 +144,7 @@ class ClassWeighting:
         return maths.annealed_beta(update, self.beta, self.beta_frames)
 
     def class_shares(
-        self, counts: NDArray[np.int64], *, learned: Floats | None = None, temperature: float | None = None
+        self, counts: Ints, *, learned: Floats | None = None, temperature: float | None = None
     ) -> ClassShares:
         """Return the shares that follow from class counts (K,).
 
@@ -173,7 +172,7 @@ class ClassWeighting:
             array.setflags(write=False)
         return result
 
-    def _check_promises(self, counts: NDArray[np.int64]) -> None:
+    def _check_promises(self, counts: Ints) -> None:
         """Raise if an empty class was promised a share: the rare one by a target or minimum, each by a population."""
         if self.empty_class == "skip":
             return
@@ -205,6 +204,7 @@ class ClassSpread:
 
     _FADE = 0.99  # factor on earlier batches at each new one: about the last hundred count
     _ENOUGH = 32  # samples of a class before its spread is used: an error of about an eighth
+    _STORED = ("seen", "mass", "squares", "mean")
     _MOST = 50.0  # largest ratio of two multipliers, so that a class that happens to be constant is still drawn
 
     def __init__(self, classes: int) -> None:
@@ -213,7 +213,7 @@ class ClassSpread:
         self._squares = np.zeros(classes)
         self._mean = np.zeros((classes, 1))
 
-    def update(self, values: ArrayLike, classes: NDArray[np.int64]) -> None:
+    def update(self, values: ArrayLike, classes: Ints) -> None:
         """Learn from per-sample returns (B,) or gradients (B, D) of samples of the given classes (B,)."""
         rows = np.asarray(values, np.float64)
         rows = rows.reshape(len(rows), -1)
@@ -223,7 +223,7 @@ class ClassSpread:
         for which in np.unique(classes):
             self._join(which, rows[classes == which])
 
-    def _check(self, rows: Floats, classes: NDArray[np.int64]) -> None:
+    def _check(self, rows: Floats, classes: Ints) -> None:
         """Raise unless there is a known class for each row, and rows are finite and as wide as earlier ones."""
         if classes.shape != (len(rows),):
             raise ShapeError(f"{len(rows)} values for classes of shape {classes.shape}: give one value per sample")
@@ -259,22 +259,15 @@ class ClassSpread:
 
     def state(self) -> dict[str, NDArray[Any]]:
         """Return copies of everything learned."""
-        return {
-            "seen": self._seen.copy(),
-            "mass": self._mass.copy(),
-            "squares": self._squares.copy(),
-            "mean": self._mean.copy(),
-        }
+        return {name: getattr(self, f"_{name}").copy() for name in self._STORED}
 
     def load_state(self, state: Mapping[str, NDArray[Any]]) -> None:
         """Replace what was learned by what `state` returned; raise if it has another number of classes."""
-        shapes = {name: np.shape(state[name])[:1] for name in ("seen", "mass", "squares", "mean")}
+        shapes = {name: np.shape(state[name])[:1] for name in self._STORED}
         if any(shape != self._seen.shape for shape in shapes.values()):
             raise CheckpointError(f"stored spread has shapes {shapes}: expected {len(self._seen)} classes")
-        self._seen = np.array(state["seen"], np.int64)
-        self._mass = np.array(state["mass"], np.float64)
-        self._squares = np.array(state["squares"], np.float64)
-        self._mean = np.array(state["mean"], np.float64)
+        for name in self._STORED:
+            setattr(self, f"_{name}", np.array(state[name], np.int64 if name == "seen" else np.float64))
 
 
 # -- rows of a ring -------------------------------------------------------------------------------------------
@@ -283,9 +276,9 @@ class ClassSpread:
 class ClassDraw(NamedTuple):
     """Drawn rows (S,): their serials or places, their importance weights, and whether they are rare."""
 
-    rows: NDArray[np.int64]
+    rows: Ints
     weights: NDArray[np.float32]
-    rare: NDArray[np.bool_]
+    rare: Bools
 
 
 def draw_rows(
@@ -336,7 +329,7 @@ def draw_classed(
     return ClassDraw(rows, weights.astype(np.float32), chosen == weighting.event_types.index(weighting.rare_class))
 
 
-def _classify(events: NDArray[np.float32], values: NDArray[np.float32], weighting: ClassWeighting) -> NDArray[np.int64]:
+def _classify(events: NDArray[np.float32], values: NDArray[np.float32], weighting: ClassWeighting) -> Ints:
     """Return class ids (n,): the labels, and by value for rows without a label."""
     classes, known = events.astype(np.int64), len(weighting.event_types)
     if not UNLABELLED <= classes.min() <= classes.max() < known:

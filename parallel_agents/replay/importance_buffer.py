@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from parallel_agents.core.errors import CheckpointError, ConfigError, ContractError, ShapeError
-from parallel_agents.core.types import Array
+from parallel_agents.core.types import Array, Floats, Ints
 from parallel_agents.replay.buffer import Lockable, Locked
 from parallel_agents.replay.class_index import sample_uniforms, uniform_positions
 from parallel_agents.replay.importance_sampler import ImportanceSampler
@@ -38,8 +38,7 @@ from parallel_agents.replay.validation import (
     within,
 )
 
-Ints = NDArray[np.int64]
-Sample = tuple[dict[str, Array], NDArray[np.float64], Ints]
+Sample = tuple[dict[str, Array], Floats, Ints]
 
 
 class ImportanceSamplingReplayBuffer(Lockable):

@@ -14,18 +14,20 @@ knows classes by any name.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from parallel_agents.core import seeding
 from parallel_agents.core.errors import CheckpointError, ConfigError, ContractError, ShapeError, SharingError
+from parallel_agents.core.types import Floats, Ints
 from parallel_agents.replay import importance_weights as maths
-from parallel_agents.replay.class_index import ClassIndex, PriorityIndex, sample_uniforms
+from parallel_agents.replay.class_index import ClassIndex, sample_uniforms
 from parallel_agents.replay.event_classes import ClassShares, ClassSpread, ClassWeighting
 from parallel_agents.replay.priorities import priorities_of
 from parallel_agents.replay.validation import require_share
@@ -39,11 +41,11 @@ _ADVICE = "lower the class weights, alpha or beta, raise the temperature, or set
 
 def crisis_weighting(
     *,
-    crisis_parent_weight: float,
-    min_crisis_parent_ratio: float,
-    class_weights: Mapping[str, float] | None,
-    focus_rare_events: bool,
-    target_share: float,
+    crisis_parent_weight: float = 5.0,
+    min_crisis_parent_ratio: float = 0.05,
+    class_weights: Mapping[str, float] | None = None,
+    focus_rare_events: bool = False,
+    target_share: float = 0.5,
     **options: Any,
 ) -> ClassWeighting:
     """Return the weighting of options under their documented names; those of `options` have the same name there."""
@@ -110,22 +112,22 @@ class Source(Protocol):
     def index(self) -> ClassIndex:
         """The live positions by class; made by `ImportanceSampler.make_index`."""
 
-    def rows(self, positions: NDArray[np.int64]) -> Any:
+    def rows(self, positions: Ints) -> Any:
         """Return the rows at positions (B,)."""
 
 
 class Sampled(NamedTuple):
     """One draw: B rows of K classes, and their importance weights."""
 
-    positions: NDArray[np.int64]
+    positions: Ints
     """(B,) buffer positions"""
-    classes: NDArray[np.int64]
+    classes: Ints
     """(B,) class ids"""
-    weights: NDArray[np.float64]
+    weights: Floats
     """(B,) importance weights"""
-    natural: NDArray[np.float64]
+    natural: Floats
     """(K,) the shares that the weights restore"""
-    shares: NDArray[np.float64]
+    shares: Floats
     """(K,) the shares that were drawn with"""
     beta: float
     """exponent of the weights"""
@@ -169,46 +171,29 @@ class ImportanceSampler:
         beta: float = 0.4,
         min_crisis_parent_ratio: float = 0.05,
         *,
-        class_weights: Mapping[str, float] | None = None,
-        population_ratios: Mapping[str, float] | None = None,
-        temperature: float = 1.0,
-        focus_rare_events: bool = False,
-        target_share: float = 0.5,
-        beta_frames: int | None = 100_000,
-        learned: bool = False,
         priorities: bool = False,
-        max_weight: float | None = None,
-        normalise: bool = True,
-        empty_class: Literal["refuse", "skip"] | None = None,
         ess_floor: float = 0.1,
         seed: int = 0,
         agent: int = 0,
+        **options: Any,
     ) -> None:
+        """options: further ones of `EventWeighting`, where `empty_class` is None by default."""
         self.weighting = crisis_weighting(
             crisis_parent_weight=crisis_parent_weight,
             alpha=alpha,
             beta=beta,
-            beta_frames=beta_frames,
             min_crisis_parent_ratio=min_crisis_parent_ratio,
-            class_weights=None if class_weights is None else dict(class_weights),
-            population_ratios=None if population_ratios is None else dict(population_ratios),
-            temperature=temperature,
-            focus_rare_events=focus_rare_events,
-            target_share=target_share,
-            learned=learned,
-            max_weight=max_weight,
-            normalise=normalise,
-            empty_class=empty_class,
+            **copy.deepcopy(options),
         )
         require_share("ess_floor", ess_floor)
         seeding.key(seed, seeding.Purpose.SAMPLE, agent)
         self.seed, self.agent = seed, agent
         self.updates = 0
         self._ess_floor = ess_floor
-        self._limit = np.inf if max_weight is None else max_weight
+        self._limit = np.inf if self.weighting.max_weight is None else self.weighting.max_weight
         self._priorities = priorities
         self._ids = {name: number for number, name in enumerate(self.event_types)}
-        self._spread = ClassSpread(len(self._ids)) if learned else None
+        self._spread = ClassSpread(len(self._ids)) if self.weighting.learned else None
         self._drawn = np.zeros(len(self._ids), np.int64)
         self._worlds = WorldRule()
         self._source: Source | None = None
@@ -240,7 +225,7 @@ class ImportanceSampler:
         """The class names, in the order of their ids."""
         return self.weighting.event_types
 
-    def class_ids(self, event_types: str | Sequence[str]) -> NDArray[np.int64]:
+    def class_ids(self, event_types: str | Sequence[str]) -> Ints:
         """Return the class ids (n,) of event types (n,)."""
         names = [event_types] if isinstance(event_types, str) else event_types
         try:
@@ -257,13 +242,13 @@ class ImportanceSampler:
 
     def make_index(self, capacity: int) -> ClassIndex:
         """Return an empty index of `capacity` positions for these classes, with priorities if they are used."""
-        return (PriorityIndex if self._priorities else ClassIndex)(capacity, len(self._ids))
+        return ClassIndex(capacity, len(self._ids), priorities=self._priorities)
 
     def attach(self, source: Source) -> None:
         """Draw from this buffer from now on; raise if the sampler serves another buffer already."""
         if self._source is not None and self._source is not source:
             raise SharingError("this sampler is attached to another buffer: give each buffer a sampler of its own")
-        if len(source.index.counts) != len(self._ids) or isinstance(source.index, PriorityIndex) != self._priorities:
+        if len(source.index.counts) != len(self._ids) or source.index.prioritised != self._priorities:
             raise ContractError("the index of the source does not fit this sampler: make it with sampler.make_index")
         self._source = source
 
@@ -275,9 +260,7 @@ class ImportanceSampler:
 
     # -- drawing ---------------------------------------------------------------------------------------------
 
-    def weighted_sampling(
-        self, batch_size: int, temperature: float | None = None
-    ) -> tuple[Any, NDArray[np.float64], NDArray[np.int64]]:
+    def weighted_sampling(self, batch_size: int, temperature: float | None = None) -> tuple[Any, Floats, Ints]:
         """Return B experiences, their importance weights (B,) and their buffer positions (B,)."""
         source = self._attached()
         sampled = self.draw(batch_size, temperature)
@@ -290,7 +273,7 @@ class ImportanceSampler:
             raise ContractError(
                 f"a batch of {batch_size} was asked of a buffer of {len(index)} rows: give 1 .. {len(index)}"
             )
-        natural, shares, ratios = self._class_shares(index.counts, temperature)
+        natural, shares, ratios = self._class_shares(index, temperature)
         beta, uniforms = self.beta, sample_uniforms(self.seed, self.agent, self.updates, batch_size)
         positions, classes, density = index.draw(uniforms, shares)
         weights = np.empty(batch_size)
@@ -308,17 +291,17 @@ class ImportanceSampler:
         """Exponent of the corrections at the next update."""
         return self.weighting.beta_at(self.updates)
 
-    def _class_shares(self, counts: NDArray[np.int64], temperature: float | None) -> ClassShares:
+    def _class_shares(self, index: ClassIndex, temperature: float | None) -> ClassShares:
         """Return the shares of the classes; computed again only if something that they depend on has changed."""
         learned = self._learned()
-        depends_on = (counts.tobytes(), temperature, None if learned is None else learned.tobytes())
+        depends_on = (index.bounds.tobytes(), temperature, None if learned is None else learned.tobytes())
         known = self._known_shares[1]
         if known is None or depends_on != self._known_shares[0]:
-            known = self.weighting.class_shares(counts, learned=learned, temperature=temperature)
+            known = self.weighting.class_shares(index.counts, learned=learned, temperature=temperature)
             self._known_shares = depends_on, known
         return known
 
-    def _learned(self) -> NDArray[np.float64] | None:
+    def _learned(self) -> Floats | None:
         """Return the learned multipliers (K,); None if there are none yet."""
         return None if self._spread is None else self._spread.multipliers()
 
@@ -337,7 +320,7 @@ class ImportanceSampler:
             return {name: maths.corrected_mean(values, weights) for name, values in gradients.items()}
         return maths.corrected_mean(gradients, weights)
 
-    def update_spread(self, values: ArrayLike, classes: NDArray[np.int64] | None = None) -> None:
+    def update_spread(self, values: ArrayLike, classes: Ints | None = None) -> None:
         """Learn the class weights from per-sample returns (B,) or gradients (B, D) of the last batch.
 
         Give class ids (B,) for samples of another batch.
@@ -353,7 +336,7 @@ class ImportanceSampler:
     def update_priorities(self, indices: ArrayLike, td_errors: ArrayLike) -> None:
         """Give rows (n,) the priorities of their TD errors (n,) within their class."""
         index = self._attached().index
-        if not isinstance(index, PriorityIndex):
+        if not index.prioritised:
             raise ConfigError("this sampler draws uniformly within a class: create it with priorities=True")
         errors = np.asarray(td_errors, np.float64)
         index.update_priorities(indices, priorities_of(errors, self.weighting.alpha))
@@ -365,7 +348,7 @@ class ImportanceSampler:
         self._worlds = fit_world_rule(worlds, outcomes, value_multiplier=self._value_multiplier())
         return self._worlds
 
-    def calculate_world_weights(self, worlds: Sequence[Mapping[str, float]]) -> NDArray[np.float64]:
+    def calculate_world_weights(self, worlds: Sequence[Mapping[str, float]]) -> Floats:
         """Return weights (W,) of worlds given by their factors (`WORLD_FACTORS`), adding up to 1."""
         return self._worlds.weights(worlds, value_multiplier=self._value_multiplier())
 
@@ -377,7 +360,7 @@ class ImportanceSampler:
 
     def predicted_shares(self, temperature: float | None = None) -> dict[str, float]:
         """Return the share of each class in the next batch."""
-        shares = self._class_shares(self._attached().index.counts, temperature).shares
+        shares = self._class_shares(self._attached().index, temperature).shares
         return dict(zip(self.event_types, shares.tolist(), strict=True))
 
     def measured_shares(self) -> dict[str, float]:

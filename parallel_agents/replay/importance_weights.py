@@ -27,12 +27,11 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from parallel_agents.core.compiled import njit
 from parallel_agents.core.errors import ConfigError, ContractError, NonFiniteError, ShapeError
-
-Floats = NDArray[np.float64]
+from parallel_agents.core.types import Floats, Ints
 
 _ROUNDING = 1e-12
 
@@ -115,7 +114,7 @@ def corrections(ratio: ArrayLike, beta: float, *, limit: float | None = None) ->
 
 @njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
 def weigh(
-    classes: NDArray[np.int64],
+    classes: Ints,
     density: Floats,
     ratios: Floats,
     least: Floats,
@@ -123,7 +122,7 @@ def weigh(
     limit: float,
     normalise: bool,
     weights: Floats,
-    drawn: NDArray[np.int64],
+    drawn: Ints,
 ) -> tuple[float, float, float]:
     """Fill in the importance weights (B,) of drawn rows, and add the rows of each class to `drawn` (K,).
 

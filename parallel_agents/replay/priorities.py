@@ -28,6 +28,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from parallel_agents.core.compiled import njit
 from parallel_agents.core.errors import ConfigError, ContractError, NonFiniteError
+from parallel_agents.core.types import Floats, Ints
+from parallel_agents.kernels.functions import power, powers
 from parallel_agents.replay.ring import PRIORITY, Ring
 from parallel_agents.replay.validation import positions_below, repeated
 
@@ -40,7 +42,7 @@ _FAR = 2  # levels, from the leaves, that no cache holds
 _FINE, _UNKNOWN_TREE, _BAD_PRIORITY, _BAD_UNIFORM, _EMPTY_TREE = range(5)
 
 
-def priorities_of(errors: NDArray[np.float64], alpha: float) -> NDArray[np.float64]:
+def priorities_of(errors: Floats, alpha: float) -> Floats:
     """Return the priorities (|error| + SMALLEST) ** alpha of TD errors of any shape."""
     priorities = np.empty_like(errors)
     if not _fill_priorities(errors.ravel(), SMALLEST, alpha, priorities.ravel()):
@@ -54,14 +56,12 @@ def priorities_of(errors: NDArray[np.float64], alpha: float) -> NDArray[np.float
 class PriorityDraw(NamedTuple):
     """Drawn rows (S,): serials, importance weights, and the places that their new priorities will be written to."""
 
-    serials: NDArray[np.int64]
+    serials: Ints
     weights: NDArray[np.float32]
-    places: NDArray[np.float64]
+    places: Floats
 
 
-def draw_by_priority(
-    ring: Ring, agent: int, uniforms: NDArray[np.float64], *, alpha: float, beta: float
-) -> PriorityDraw:
+def draw_by_priority(ring: Ring, agent: int, uniforms: Floats, *, alpha: float, beta: float) -> PriorityDraw:
     """Draw a row for each of uniforms (S,) with P(i) proportional to priority ** alpha; weights (n P(i)) ** -beta.
 
     Weights are divided by the largest one that any stored row could have, so that they only scale updates down.
@@ -72,15 +72,15 @@ def draw_by_priority(
         return PriorityDraw(zeros, np.ones(len(uniforms), np.float32), np.full(len(uniforms), np.nan))
     starts = ring.starts[agent][np.arange(tail, tail + size) % ring.starts.shape[1]]
     stored = ring.extras[PRIORITY][agent].reshape(-1)[starts].astype(np.float64)
-    priorities = np.where(stored > 0, stored, stored.max() or 1.0) ** alpha
+    priorities = powers(np.where(stored > 0, stored, stored.max() or 1.0), alpha)
     bounds = np.cumsum(priorities)
     drawn = np.minimum(np.searchsorted(bounds, uniforms * bounds[-1], side="right"), size - 1)
     density = priorities * (size / bounds[-1])
-    weights = (density[drawn] / density.min()) ** -beta
+    weights = powers(density[drawn] / density.min(), -beta)
     return PriorityDraw(tail + drawn, weights.astype(np.float32), _places(ring, agent, starts[drawn]))
 
 
-def _places(ring: Ring, agent: int, starts: NDArray[np.int64]) -> NDArray[np.float64]:
+def _places(ring: Ring, agent: int, starts: Ints) -> Floats:
     """Return row serial * W + world, which identifies a transition for as long as it is stored."""
     rows, worlds = ring.valid.shape[1:]
     newest = int(ring.pos[agent]) - 1
@@ -88,7 +88,7 @@ def _places(ring: Ring, agent: int, starts: NDArray[np.int64]) -> NDArray[np.flo
     return np.asarray(serials * worlds + starts % worlds, np.float64)
 
 
-def write_priorities(ring: Ring, places: NDArray[np.float64], errors: NDArray[np.float64]) -> None:
+def write_priorities(ring: Ring, places: Floats, errors: Floats) -> None:
     """Write the errors (N, S) found at places (N, S); overwritten rows and rows not learned from (NaN) are left."""
     rows, worlds = ring.valid.shape[1:]
     for agent in range(ring.agents):
@@ -101,7 +101,7 @@ def write_priorities(ring: Ring, places: NDArray[np.float64], errors: NDArray[np
 # -- sum tree -------------------------------------------------------------------------------------------------
 
 
-def _levels(capacity: int) -> NDArray[np.int64]:
+def _levels(capacity: int) -> Ints:
     """Return where each level starts in a row: leaves first, levels padded to whole families, the root last."""
     starts, size = [0], capacity
     while size > 1:
@@ -111,11 +111,21 @@ def _levels(capacity: int) -> NDArray[np.int64]:
     return np.array(starts, np.int64)
 
 
-def _in_whole_lines(rows: int, width: int) -> NDArray[np.float64]:
+def _in_whole_lines(rows: int, width: int) -> Floats:
     """Return zeros (rows, width) that start at a cache line, so that a family of 16 takes two lines and not three."""
     block = np.zeros(rows * width + 8)
     first = -(block.ctypes.data // 8) % 8
     return block[first : first + rows * width].reshape(rows, width)
+
+
+class TreeArrays(NamedTuple):
+    """The arrays of some sum trees, one row each."""
+
+    sums: Floats
+    least: Floats
+    """Least values of inner nodes only: the least value of a leaf is its priority."""
+    levels: Ints
+    """Where each level starts in a row of `sums`."""
 
 
 class SumTree:
@@ -126,49 +136,45 @@ class SumTree:
             raise ConfigError(f"capacity {capacity} and {trees} trees: give at least 1 of each")
         self.capacity = capacity
         # A tree of one position gets a parent too, so that the root is never a leaf.
-        self._levels = _levels(max(capacity, 2))
-        width = int(self._levels[-1]) + FAN  # a row of whole families, the last of which holds the root alone
-        self._sums = _in_whole_lines(trees, width)
-        # Least values of inner nodes only: the least value of a leaf is its priority.
-        self._least = _in_whole_lines(trees, width - int(self._levels[1]))
-        self._least[:] = np.inf
+        levels = _levels(max(capacity, 2))
+        width = int(levels[-1]) + FAN  # a row of whole families, the last of which holds the root alone
+        self._arrays = TreeArrays(_in_whole_lines(trees, width), _in_whole_lines(trees, width - int(levels[1])), levels)
+        self._arrays.least[:] = np.inf
 
-    def total(self) -> NDArray[np.float64]:
+    def total(self) -> Floats:
         """Return the sum of priorities of each tree (trees,)."""
-        return self._sums[:, self._levels[-1]].copy()
+        return self._arrays.sums[:, self._arrays.levels[-1]].copy()
 
-    def least(self) -> NDArray[np.float64]:
+    def least(self) -> Floats:
         """Return the smallest positive priority of each tree (trees,); infinity if there is none."""
-        return self._least[:, self._levels[-1] - self._levels[1]].copy()
+        return self._arrays.least[:, self._arrays.levels[-1] - self._arrays.levels[1]].copy()
 
-    def priorities(self, positions: ArrayLike, trees: ArrayLike = 0) -> NDArray[np.float64]:
+    def priorities(self, positions: ArrayLike, trees: ArrayLike = 0) -> Floats:
         """Return the priorities (n,) at positions (n,) of trees (n,), or of one tree."""
         where = positions_below(self.capacity, positions)
         which = repeated(trees, len(where), np.int64)
-        if len(which) and not (which.min() >= 0 and which.max() < len(self._sums)):
+        if len(which) and not (which.min() >= 0 and which.max() < len(self._arrays.sums)):
             self._raise_for(_UNKNOWN_TREE)
-        priorities: NDArray[np.float64] = self._sums[which, where]
+        priorities: Floats = self._arrays.sums[which, where]
         return priorities
 
     def update(self, positions: ArrayLike, priorities: ArrayLike, trees: ArrayLike = 0) -> None:
         """Set priorities (n,) at positions (n,) of trees (n,), or of one tree; of repeats the last counts."""
         where = positions_below(self.capacity, positions)
         which, values = repeated(trees, len(where), np.int64), repeated(priorities, len(where), np.float64)
-        self._raise_for(_update(self._sums, self._least, self._levels, which, where, values))
+        self._raise_for(_update(self._arrays, which, where, values))
 
-    def draw(
-        self, uniforms: NDArray[np.float64], trees: ArrayLike = 0
-    ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    def draw(self, uniforms: Floats, trees: ArrayLike = 0) -> tuple[Ints, Floats]:
         """Return positions (n,) for uniforms (n,) in [0, 1), from trees (n,) or one tree, and their priorities (n,)."""
         which = repeated(trees, len(uniforms), np.int64)
         positions, priorities = np.empty(len(uniforms), np.int64), np.empty(len(uniforms))
-        self._raise_for(_draw(self._sums, self._levels, which, uniforms, positions, priorities))
+        self._raise_for(_draw(self._arrays, which, uniforms, positions, priorities))
         return positions, priorities
 
     def _raise_for(self, fault: int) -> None:
         """Raise the error that a kernel returned as a number."""
         if fault == _UNKNOWN_TREE:
-            raise ContractError(f"a tree is outside 0 .. {len(self._sums) - 1}: check the ids of the trees")
+            raise ContractError(f"a tree is outside 0 .. {len(self._arrays.sums) - 1}: check the ids of the trees")
         if fault == _BAD_PRIORITY:
             raise NonFiniteError("priorities must be finite and not negative: check the errors they come from")
         if fault == _BAD_UNIFORM:
@@ -178,15 +184,9 @@ class SumTree:
 
 
 @njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
-def _update(
-    sums: NDArray[np.float64],
-    least: NDArray[np.float64],
-    levels: NDArray[np.int64],
-    trees: NDArray[np.int64],
-    positions: NDArray[np.int64],
-    values: NDArray[np.float64],
-) -> int:
+def _update(arrays: TreeArrays, trees: Ints, positions: Ints, values: Floats) -> int:
     """Write leaves and add up their families level by level; return a fault, before anything is written."""
+    sums, levels = arrays.sums, arrays.levels
     for i in range(len(positions)):
         if not 0 <= trees[i] < len(sums):
             return _UNKNOWN_TREE
@@ -200,21 +200,20 @@ def _update(
         if len(sums) * nodes <= len(positions):  # near the root it is cheaper to add up every family once
             for tree in range(len(sums)):
                 for node in range(nodes):
-                    _add_up(sums, least, levels, level, tree, node)
+                    _add_up(arrays, level, tree, node)
             continue
         for i in range(len(positions)):
             tree, node = trees[i], positions[i] // span
             if i > 0 and tree == trees[i - 1] and node == positions[i - 1] // span:
                 continue  # a neighbour has just added this family up
-            _add_up(sums, least, levels, level, tree, node)
+            _add_up(arrays, level, tree, node)
     return _FINE
 
 
 @njit(cache=True, inline="always")  # type: ignore[untyped-decorator]
-def _add_up(
-    sums: NDArray[np.float64], least: NDArray[np.float64], levels: NDArray[np.int64], level: int, tree: int, node: int
-) -> None:
+def _add_up(arrays: TreeArrays, level: int, tree: int, node: int) -> None:
     """Recompute the sum and the least value of one node from its children."""
+    sums, least, levels = arrays.sums, arrays.least, arrays.levels
     inner = levels[1]
     first, parent = levels[level - 1] + node * FAN, levels[level] + node
     sums[tree, parent] = _total(sums[tree, first : first + FAN])
@@ -225,7 +224,7 @@ def _add_up(
 
 
 @njit(cache=True, inline="always")  # type: ignore[untyped-decorator]
-def _total(family: NDArray[np.float64]) -> float:
+def _total(family: Floats) -> float:
     """Return the sum of a family: four running sums in a fixed order are faster than one, and as repeatable."""
     a, b, c, d = 0.0, 0.0, 0.0, 0.0
     for child in range(0, FAN, 4):
@@ -237,7 +236,7 @@ def _total(family: NDArray[np.float64]) -> float:
 
 
 @njit(cache=True, inline="always")  # type: ignore[untyped-decorator]
-def _least_positive(family: NDArray[np.float64]) -> float:
+def _least_positive(family: Floats) -> float:
     """Return the smallest positive number of a family; infinity if there is none."""
     smallest = np.inf
     for child in range(FAN):
@@ -246,15 +245,9 @@ def _least_positive(family: NDArray[np.float64]) -> float:
 
 
 @njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
-def _draw(
-    sums: NDArray[np.float64],
-    levels: NDArray[np.int64],
-    trees: NDArray[np.int64],
-    uniforms: NDArray[np.float64],
-    positions: NDArray[np.int64],
-    priorities: NDArray[np.float64],
-) -> int:
+def _draw(arrays: TreeArrays, trees: Ints, uniforms: Floats, positions: Ints, priorities: Floats) -> int:
     """Fill in positions (n,) and priorities (n,); return a fault."""
+    sums, levels = arrays.sums, arrays.levels
     for i in range(len(uniforms)):
         if not 0 <= trees[i] < len(sums):
             return _UNKNOWN_TREE
@@ -279,13 +272,12 @@ def _draw(
             priorities[i] -= passed
     for i in range(len(uniforms)):
         priorities[i] = sums[trees[i], positions[i]]
-    return (
-        _FINE if touched >= 0.0 else _BAD_PRIORITY
-    )  # always fine: using the sum keeps the compiler from leaving the reads out
+    # always fine: using the sum keeps the compiler from leaving the reads out
+    return _FINE if touched >= 0.0 else _BAD_PRIORITY
 
 
 @njit(cache=True, inline="always")  # type: ignore[untyped-decorator]
-def _passed(flat: NDArray[np.float64], first: np.uint64, target: float) -> tuple[int, float]:
+def _passed(flat: Floats, first: np.uint64, target: float) -> tuple[int, float]:
     """Return the child at which the running sum of a family passes the target, and the sum before that child.
 
     Groups of four are tried first, then single children. Indices are unsigned, which saves a test for negative ones.
@@ -309,7 +301,7 @@ def _passed(flat: NDArray[np.float64], first: np.uint64, target: float) -> tuple
 
 
 @njit(cache=True, inline="always")  # type: ignore[untyped-decorator]
-def _last_drawable(flat: NDArray[np.float64], first: np.uint64, child: int) -> int:
+def _last_drawable(flat: Floats, first: np.uint64, child: int) -> int:
     """Return the last child up to `child` whose sum is above 0."""
     while flat[first + np.uint64(child)] <= 0.0:
         child -= 1
@@ -317,10 +309,10 @@ def _last_drawable(flat: NDArray[np.float64], first: np.uint64, child: int) -> i
 
 
 @njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
-def _fill_priorities(errors: NDArray[np.float64], least: float, alpha: float, priorities: NDArray[np.float64]) -> bool:
+def _fill_priorities(errors: Floats, least: float, alpha: float, priorities: Floats) -> bool:
     """Fill in (|error| + least) ** alpha of errors (n,); return False if one is not finite."""
     for i in range(len(errors)):
         if not np.isfinite(errors[i]):
             return False
-        priorities[i] = (abs(errors[i]) + least) ** alpha
+        priorities[i] = power(abs(errors[i]) + least, alpha)
     return True

@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from parallel_agents.core.compiled import njit
-from parallel_agents.core.errors import CheckpointError, ConfigError
+from parallel_agents.core.errors import CheckpointError, ConfigError, ShapeError
 from parallel_agents.core.types import Array, Transitions
 
 Ints = NDArray[np.int64]
@@ -165,8 +165,8 @@ class Ring:
         """Store one turn of all agents."""
         if self.extras:
             self._write_extras(np.flatnonzero(turn.present), turn.extras)
-        _add_turn(
-            *self.arrays,
+        add_turn(
+            self.arrays,
             self._turns,
             turn.observations.reshape(self._block),
             turn.actions.reshape(self._block),
@@ -182,13 +182,17 @@ class Ring:
     def close(self, observations: Array, *, ended: bool, extras: Mapping[str, Array] | None = None) -> None:
         """Store the observations after the last turn; with `ended`, the episodes stop here."""
         if self.extras:
-            self._write_extras(np.arange(self.agents), extras or {})
+            given = extras or {}
+            unknown = {name: np.zeros_like(column[:, 0]) for name, column in self.extras.items() if name not in given}
+            self._write_extras(np.arange(self.agents), {**unknown, **given})
         _close_turn(self.arrays, self._turns, observations.reshape(self._block), ended)
 
     def _write_extras(self, agents: Ints, extras: Mapping[str, Array]) -> None:
-        """Write the extra columns of the row that comes next, which the kernels do not know."""
+        """Write the extra columns of the row that comes next, which the kernels do not know; a priority starts at 0."""
         rows = self.pos[agents] % self.valid.shape[1]
         for name, column in self.extras.items():
+            if name not in extras and name != PRIORITY:
+                raise ShapeError(f"a turn came without the column {name!r}, which this buffer stores: give it one")
             column[agents, rows] = extras[name][agents] if name in extras else 0
 
     def sizes(self) -> Ints:
@@ -228,6 +232,11 @@ class Ring:
             "next_states": next_states,
             "discounts": discounts,
         }
+
+    def lasting_columns(self) -> dict[str, Array]:
+        """Return what is stored by row and never changes once a row is closed. Priorities do change: not here."""
+        extras = {f"extra.{name}": column for name, column in self.extras.items() if name != PRIORITY}
+        return {name: getattr(self, name) for name in self.ROWS} | extras
 
     def live(self, index: int) -> dict[str, Array]:
         """Return copies of one agent's rows, oldest first, and its counters: equal contents give equal arrays."""
@@ -320,23 +329,8 @@ def _unlink(ring: RingArrays, n: int, p: int, first: Bools) -> None:
 
 
 @njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
-def _add_turn(
-    observations: Array,
-    actions: Array,
-    rewards: Array,
-    terminated: Bools,
-    truncated: Bools,
-    valid: Bools,
-    follow: Array,
-    age: Array,
-    version: Array,
-    pos: Ints,
-    oldest: Ints,
-    head: Ints,
-    tail: Ints,
-    opened: Ints,
-    ages: Array,
-    starts: Ints,
+def add_turn(
+    ring: RingArrays,
     turns: int,
     new_observations: Array,
     new_actions: Array,
@@ -351,13 +345,9 @@ def _add_turn(
     """Write one turn into the ring of every agent that takes part in it.
 
     An agent that could not act stores no transition: its reward, and the end of an episode, go to its last action.
-    The arrays of the ring come one by one, since this kernel is called every turn: numba needs 1.2 microseconds more
-    to take them in as one `RingArrays`, a quarter of the whole call.
     """
-    ring = RingArrays(
-        observations, actions, rewards, terminated, truncated, valid, follow, age, version,
-        pos, oldest, head, tail, opened, ages, starts,
-    )  # fmt: skip
+    observations, actions, rewards, terminated, truncated, valid, follow, age, version = ring[:9]
+    pos, oldest, head, _, opened, ages, starts = ring[9:]
     agents, rows, columns = valid.shape
     for n in range(agents):
         if not present[n]:
@@ -706,8 +696,11 @@ def _gather_stream(
     # leaving the reads out.
     touched = 0
     for i in range(len(positions)):
+        row = positions[i]
+        after = row + 1 if row + 1 < rows else 0  # where most next states stand
+        touched += records[row, 0]
         for d in range(0, size, 64 // states.itemsize):
-            touched += states[positions[i], d]
+            touched += states[row, d] + states[after, d]
     for i in range(len(positions)):
         row = positions[i]
         serials[i] = added - 1 - newest + row - (rows if row > newest else 0)

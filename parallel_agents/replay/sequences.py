@@ -10,38 +10,50 @@ hidden state that was stored when they were played (Kapturowski et al. 2019).
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
-from numpy.typing import NDArray
 
 from parallel_agents.core.compiled import njit
-from parallel_agents.core.types import Array
+from parallel_agents.core.types import Array, Floats, Ints
 from parallel_agents.replay.ring import Ring, RingArrays, allowed_masks
 
-Ints = NDArray[np.int64]
+
+class Sequences(NamedTuple):
+    """K sequences of each of N agents."""
+
+    states: Array
+    """(N, K, U, D)"""
+    hidden: Array
+    """(N, K, H) hidden state before them"""
+    actions: Array
+    """(N, K, L), as are those below"""
+    returns: Array
+    """over n_step rewards"""
+    discounts: Array
+    """of the value that follows"""
+    ahead: Ints
+    """the place of that value's state among the U"""
+    counted: Array
+    """1 where the turn was a transition with a known outcome, else 0"""
 
 
-def gather_sequences(
-    ring: Ring, serials: Ints, *, length: int, n_step: int, gammas: NDArray[np.float64]
-) -> dict[str, Array]:
-    """Return the sequences of drawn transitions (N, K).
-
-    states (N, K, U, D) and hidden (N, K, H), the hidden state before them. For each of the L turns: actions; returns
-    over `n_step` rewards; discounts of the value that follows; `ahead`, the place of that value's state among the U;
-    `counted`, 1 where the turn was a transition with a known outcome, else 0. If masks are stored, masks (N, K, U, A).
-    """
+def gather_sequences(ring: Ring, serials: Ints, *, length: int, n_step: int, gammas: Floats) -> dict[str, Array]:
+    """Return the `Sequences` of drawn transitions (N, K), by name; if masks are stored, also masks (N, K, U, A)."""
     agents, samples = serials.shape
     block, span = (agents, samples, length), length + n_step
-    columns: dict[str, Array] = {
-        "states": np.zeros((agents, samples, span, ring.observations.shape[3]), ring.observations.dtype),
-        "hidden": np.zeros((agents, samples, *ring.shape.extras["hidden"]), np.float32),
-        "actions": np.zeros(block, np.int64),
-        "returns": np.zeros(block, np.float32),
-        "discounts": np.zeros(block, np.float32),
-        "ahead": np.zeros(block, np.int64),
-        "counted": np.zeros(block, np.float32),
-    }
+    out = Sequences(
+        states=np.zeros((agents, samples, span, ring.observations.shape[3]), ring.observations.dtype),
+        hidden=np.zeros((agents, samples, *ring.shape.extras["hidden"]), np.float32),
+        actions=np.zeros(block, np.int64),
+        returns=np.zeros(block, np.float32),
+        discounts=np.zeros(block, np.float32),
+        ahead=np.zeros(block, np.int64),
+        counted=np.zeros(block, np.float32),
+    )
     places = np.zeros((agents, samples, span), np.int64)
-    _gather(ring.arrays, ring.extras["hidden"], serials, n_step, gammas, *columns.values(), places)
+    _gather(ring.arrays, ring.extras["hidden"], serials, n_step, gammas, out, places)
+    columns = out._asdict()
     if ring.shape.choices:
         columns["masks"] = allowed_masks(ring, places)
     return columns
@@ -49,26 +61,14 @@ def gather_sequences(
 
 @njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
 def _gather(
-    ring: RingArrays,
-    hidden: Array,
-    serials: Ints,
-    n_step: int,
-    gammas: Array,
-    states: Array,
-    out_hidden: Array,
-    out_actions: Array,
-    returns: Array,
-    discounts: Array,
-    ahead: Ints,
-    counted: Array,
-    places: Ints,
+    ring: RingArrays, hidden: Array, serials: Ints, n_step: int, gammas: Array, out: Sequences, places: Ints
 ) -> None:
-    """Fill in the columns that `gather_sequences` returns, and the places (N, K, U) of the states, row * W + world."""
-    agents, samples, length = returns.shape
+    """Fill in the sequences, and the places (N, K, U) of their states, row * W + world."""
+    agents, samples, length = out.returns.shape
     observations, age, rewards, follow = ring.observations, ring.age, ring.rewards, ring.follow
     terminated, truncated, valid, starts = ring.terminated, ring.truncated, ring.valid, ring.starts
     pos, oldest = ring.pos, ring.oldest
-    rows, columns, span = observations.shape[1], observations.shape[2], states.shape[2]
+    rows, columns, span = observations.shape[1], observations.shape[2], out.states.shape[2]
     for n in range(agents):
         for k in range(samples):
             flat = starts[n, serials[n, k] % starts.shape[1]]
@@ -77,7 +77,7 @@ def _gather(
             first = max(p - age[n, r, w] % length, oldest[n])  # an overwritten row cannot be started from
             begun = age[n, first % rows, w]
             for h in range(hidden.shape[3]):
-                out_hidden[n, k, h] = hidden[n, first % rows, w, h]
+                out.hidden[n, k, h] = hidden[n, first % rows, w, h]
             furthest = 0
             for t in range(length):
                 r = (first + t) % rows
@@ -105,14 +105,14 @@ def _gather(
                         break
                 if steps == 0:
                     continue
-                out_actions[n, k, t] = ring.actions[n, (first + t) % rows, w, 0]
-                returns[n, k, t] = total
-                discounts[n, k, t] = factor
-                ahead[n, k, t] = q - first
-                counted[n, k, t] = 1.0
+                out.actions[n, k, t] = ring.actions[n, (first + t) % rows, w, 0]
+                out.returns[n, k, t] = total
+                out.discounts[n, k, t] = factor
+                out.ahead[n, k, t] = q - first
+                out.counted[n, k, t] = 1.0
                 furthest = max(furthest, q - first, t)
             for u in range(furthest + 1):
                 r = (first + u) % rows
                 places[n, k, u] = r * columns + w
                 for d in range(observations.shape[3]):
-                    states[n, k, u, d] = observations[n, r, w, d]
+                    out.states[n, k, u, d] = observations[n, r, w, d]

@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from parallel_agents.core.compiled import njit
 from parallel_agents.core.errors import ActionError, ConfigError, ContractError, NonFiniteError, ShapeError
-from parallel_agents.core.types import Array
+from parallel_agents.core.types import Array, Ints
 
 _LARGEST = float(np.finfo(np.float32).max)
 
@@ -110,7 +110,7 @@ def json_texts(metadata: Sequence[Mapping[str, Any] | None] | None, count: int) 
         raise ContractError(f"metadata cannot be kept as JSON: {error}") from error
 
 
-def whole_numbers(name: str, values: ArrayLike) -> NDArray[np.int64]:
+def whole_numbers(name: str, values: ArrayLike) -> Ints:
     """Return whole numbers (n,), or a single one, as a contiguous array."""
     array = np.atleast_1d(np.asarray(values))
     if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
@@ -118,7 +118,7 @@ def whole_numbers(name: str, values: ArrayLike) -> NDArray[np.int64]:
     return np.ascontiguousarray(array, np.int64)
 
 
-def positions_below(capacity: int, positions: ArrayLike) -> NDArray[np.int64]:
+def positions_below(capacity: int, positions: ArrayLike) -> Ints:
     """Return buffer positions (n,), or a single one; raise unless they lie in 0 .. capacity - 1."""
     whole = whole_numbers("positions", positions)
     if not within(whole, 0, capacity):
@@ -137,7 +137,7 @@ def repeated(values: ArrayLike, count: int, kind: type[np.generic]) -> NDArray[A
 
 
 @njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
-def within(numbers: NDArray[np.int64], low: int, end: int) -> bool:
+def within(numbers: Ints, low: int, end: int) -> bool:
     """Return whether every number (n,) lies in low .. end - 1; numpy would need several passes."""
     for number in numbers:  # noqa: SIM110 - compiled
         if not low <= number < end:

@@ -23,9 +23,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from parallel_agents.core.errors import ContractError, NonFiniteError
+from parallel_agents.core.types import Floats
 
 WORLD_FACTORS = ("crisis_share", "competition", "behavioural_health", "ios_share")
 
@@ -34,22 +35,29 @@ _STEPS = 100
 _CLOSE = 1e-10
 
 
+class NotIdentifiedError(ContractError):
+    """Outcomes that no finite rule fits best."""
+
+
 @dataclass(frozen=True)
 class WorldRule:
     """One exponent for each of WORLD_FACTORS."""
 
     exponents: tuple[float, ...] = (1.0, 1.0, 1.0, 1.0)
 
-    def weights(self, worlds: Sequence[Mapping[str, float]], *, value_multiplier: float) -> NDArray[np.float64]:
+    def weights(self, worlds: Sequence[Mapping[str, float]], *, value_multiplier: float) -> Floats:
         """Return weights (W,) of the worlds, adding up to 1."""
         logs = _log_factors(worlds, value_multiplier) @ np.array(self.exponents)
-        weights: NDArray[np.float64] = np.exp(logs - logs.max())
+        weights: Floats = np.exp(logs - logs.max())
         weights /= weights.sum()
         return weights
 
 
 def fit_world_rule(worlds: Sequence[Mapping[str, float]], outcomes: ArrayLike, *, value_multiplier: float) -> WorldRule:
-    """Return the rule whose factors best predict the outcomes (W,) of worlds; outcomes must not be negative."""
+    """Return the rule whose factors best predict the outcomes (W,) of worlds; outcomes must not be negative.
+
+    Raise NotIdentifiedError if the factors tell outcomes of 0 from others without error: no exponent is large enough.
+    """
     logs, observed = _log_factors(worlds, value_multiplier), np.asarray(outcomes, np.float64)
     if observed.shape != (len(logs),) or len(logs) <= len(WORLD_FACTORS):
         raise ContractError(
@@ -61,7 +69,7 @@ def fit_world_rule(worlds: Sequence[Mapping[str, float]], outcomes: ArrayLike, *
     return WorldRule(tuple(_exponents(logs, observed / observed.mean()).tolist()))
 
 
-def _exponents(logs: NDArray[np.float64], outcomes: NDArray[np.float64]) -> NDArray[np.float64]:
+def _exponents(logs: Floats, outcomes: Floats) -> Floats:
     """Return the fitted exponents (F,) for log factors (W, F) and outcomes (W,) of mean 1, by Newton's method."""
     features = np.column_stack([np.ones(len(logs)), logs - logs.mean(0)])
     ridge = _RIDGE * np.diag([0.0] + [1.0] * logs.shape[1])
@@ -75,12 +83,13 @@ def _exponents(logs: NDArray[np.float64], outcomes: NDArray[np.float64]) -> NDAr
         b = b + step
         if np.abs(step).max() < _CLOSE:
             return b[1:]
-    raise ContractError(
-        f"no finite rule fits these outcomes after {_STEPS} steps: one factor alone tells zero from more"
+    raise NotIdentifiedError(
+        f"no finite rule fits these outcomes after {_STEPS} steps: the factors tell zero from more without error; "
+        "give more worlds"
     )
 
 
-def _log_factors(worlds: Sequence[Mapping[str, float]], value_multiplier: float) -> NDArray[np.float64]:
+def _log_factors(worlds: Sequence[Mapping[str, float]], value_multiplier: float) -> Floats:
     """Return the logarithms (W, F) of the factors of worlds; raise if one is missing or not a number from 0."""
     if not worlds:
         raise ContractError("there are no worlds to weigh: give at least one")

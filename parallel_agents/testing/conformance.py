@@ -7,7 +7,7 @@ import tempfile
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -107,6 +107,11 @@ class _Suite:
             environment.run_experiment()
         return trace
 
+    @cached_property
+    def own_trace(self) -> Trace:
+        """The trace of the environment as it is configured."""
+        return self.trace()
+
     def digest(self, **flags: Any) -> str:
         return _digest(self.make({"parallel": flags}).run_experiment())
 
@@ -139,6 +144,7 @@ def check_environment(
         "worlds differ": _worlds_differ,
         "buffers": _buffers,
         "equality of modes": partial(_modes, backends=backends),
+        "compiled epochs": _compiled,
         "state and load_state": _state,
         "exact resume": _resume,
     }
@@ -153,9 +159,16 @@ def _digest(summary: Mapping[str, Any]) -> str:
     return str(summary["digest"])
 
 
+def _compiled(suite: _Suite) -> str:
+    """Say how epochs are played; that both ways give the same bytes is checked by the equality of modes."""
+    environment = suite.make()
+    reason = environment.prepare().loop.why_not_compiled()
+    return "whole epochs are played in compiled code" if reason is None else f"turn by turn: {reason}"
+
+
 def _shapes(suite: _Suite) -> str:
     """Check that shapes stay the same and are numbers; the engine itself refuses wrong shapes and NaN."""
-    trace = suite.trace()
+    trace = suite.own_trace
     shapes = {tuple(array.shape for array in entry.values) for entry in trace.of("observe")}
     if len(shapes) > 1:
         raise _Failed(
@@ -190,7 +203,7 @@ def _dones(suite: _Suite) -> str:
 
 
 def _observe_is_pure(suite: _Suite) -> str:
-    impure = suite.trace().impure
+    impure = suite.own_trace.impure
     if impure is not None:
         raise _Failed(
             f"{impure} returned something different when it was called a second time",
@@ -202,7 +215,7 @@ def _observe_is_pure(suite: _Suite) -> str:
 
 def _actions_only_read(suite: _Suite) -> str:
     """Check that actions are not overwritten: the engine passes copies, but other callers may not."""
-    overwrites = suite.trace().overwrites
+    overwrites = suite.own_trace.overwrites
     if overwrites is not None:
         raise _Failed(
             f"{overwrites} wrote into the actions it was given",
@@ -212,7 +225,7 @@ def _actions_only_read(suite: _Suite) -> str:
 
 
 def _seeding(suite: _Suite) -> str:
-    trace = suite.trace()
+    trace = suite.own_trace
     difference = first_difference(trace, suite.trace())
     if difference is not None:
         raise _Failed(

@@ -23,6 +23,7 @@ from parallel_agents.core.files import open_regular
 
 MIB = 2**20
 _MAX_LINE_BYTES = 64 * MIB
+_LAST_BYTES = 2**16
 _MAX_PART_BYTES = 1024 * MIB
 """Largest part that a reader accepts: twice the largest `max_bytes`."""
 
@@ -149,6 +150,119 @@ def read_jsonl(path: Path) -> Iterator[dict[str, Any]]:
                     yield record
                 elif line.endswith(b"\n") and line.strip():
                     structlog.get_logger().warning("broken_line_skipped", file=str(path), line=number)
+
+
+class JsonlTail:
+    """Read a `JsonlFile` piece by piece, oldest part first, then whatever is appended; rotations are followed.
+
+    `read` returns whole lines as they are in the file. It opens links and special files no more than the writer does.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.restarts = 0
+        """How often another file has taken the place of this one, so that all was read anew."""
+        self._file: BinaryIO | None = None
+        self._newer: list[BinaryIO] = []
+        """Parts to be read after this one, newest first."""
+        self._rest = b""
+
+    def read(self, max_bytes: int = 4 * MIB) -> bytes:
+        """Return the next complete lines, of about `max_bytes`; empty if nothing new is there."""
+        while True:
+            if self._file is None and not self._follow():
+                return b""
+            assert self._file is not None
+            data = self._file.read(max_bytes)
+            if not data:
+                if self._newer or not self._is_newest():
+                    self._file.close()
+                    self._file, self._rest = None, b""
+                    continue
+                return b""
+            lines, newline, rest = (self._rest + data).rpartition(b"\n")
+            self._rest = rest if len(rest) <= _MAX_LINE_BYTES else b""
+            if newline:
+                return lines + newline
+
+    def close(self) -> None:
+        """Close every open part; the next `read` would begin anew."""
+        for file in (*self._newer, *([self._file] if self._file else [])):
+            file.close()
+        self._file, self._newer, self._rest = None, [], b""
+
+    def remaining(self) -> int:
+        """Return how many bytes are known and not read yet."""
+        files = [*self._newer, *([self._file] if self._file else [])]
+        return sum(max(0, os.fstat(file.fileno()).st_size - file.tell()) for file in files)
+
+    def _is_newest(self) -> bool:
+        assert self._file is not None
+        here = os.fstat(self._file.fileno())
+        try:
+            there = os.stat(self.path, follow_symlinks=False)
+        except FileNotFoundError:
+            return True  # it was removed, or is being renamed: look again later
+        if os.path.samestat(here, there):
+            return here.st_size >= self._file.tell()
+        with ExitStack() as stack:
+            parts = _open_parts(self.path, stack)
+            places = [n for n, part in enumerate(parts) if os.path.samestat(os.fstat(part.fileno()), here)]
+            if not places:  # not a rotation, but another file
+                return False
+            stack.pop_all()
+        self._newer = parts[: places[0]]
+        for part in parts[places[0] :]:
+            part.close()
+        return not self._newer
+
+    def _follow(self) -> bool:
+        """Open the next part to read; return False if there is none."""
+        if not self._newer:
+            with ExitStack() as stack:
+                self._newer = _open_parts(self.path, stack)
+                stack.pop_all()
+            if not self._newer:
+                return False
+            self.restarts += 1
+        self._file = self._newer.pop()
+        return True
+
+
+def sample_jsonl(path: Path, count: int) -> list[bytes]:
+    """Return about `count` lines at equal distances in all parts, oldest first, and the last ones, but no others."""
+    lines: list[bytes] = []
+    with ExitStack() as stack:
+        parts = [(part, os.fstat(part.fileno()).st_size) for part in reversed(_open_parts(path, stack))]
+        step = max(1, sum(size for _, size in parts) // count)
+        for place, (part, size) in enumerate(parts, 1):
+            for offset in range(0, size if place < len(parts) else size - _LAST_BYTES, step):
+                part.seek(offset)
+                if offset:
+                    part.readline(_MAX_LINE_BYTES)  # the rest of a line that begins before
+                line = part.readline(_MAX_LINE_BYTES)
+                if line.endswith(b"\n"):
+                    lines.append(line)
+        if parts:
+            part, size = parts[-1]
+            part.seek(max(0, size - _LAST_BYTES))
+            lines += part.read().splitlines(keepends=True)[1 if size > _LAST_BYTES else 0 :]
+    return [line for line in dict.fromkeys(lines) if line.endswith(b"\n")]
+
+
+def parse_lines(data: bytes) -> tuple[list[dict[str, Any]], int]:
+    """Return the JSON objects of complete lines, and how many lines were broken.
+
+    >>> parse_lines(b'{"epoch": 1}\\n{"epo\\n')
+    ([{'epoch': 1}], 1)
+    """
+    lines = [line for line in data.split(b"\n") if line.strip()]
+    try:
+        records = json.loads(b"[" + b",".join(lines) + b"]")  # several times quicker than line by line
+    except (ValueError, RecursionError):
+        records = [_parse(line) for line in lines]
+    kept = [record for record in records if isinstance(record, dict)]
+    return kept, max(0, len(lines) - len(kept))
 
 
 def _open_parts(path: Path, stack: ExitStack) -> list[BinaryIO]:

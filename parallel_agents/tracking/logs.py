@@ -37,6 +37,8 @@ from parallel_agents.tracking.jsonl import MIB, JsonlFile
 
 CONTEXT = ("run", "role", "agent", "version")
 _RESULTS = ("digest", "epochs", "turns", "updates", "failures", "wall_seconds", "mean_reward", "reproducible")
+_SHOWN_ELSEWHERE = ("run_started", "run_ended")
+"""Records of the file that the console leaves out, since the progress display and the summary say the same."""
 _LEVELS = ("debug", "info", "warning", "error", "critical")
 
 
@@ -82,7 +84,8 @@ class _Console:
         )
 
     def __call__(self, logger: WrappedLogger, method: str, event: EventDict) -> str:
-        if not self.enabled or _severity(method) < _severity(self.level):
+        shown = event.get("event") not in _SHOWN_ELSEWHERE and _severity(method) >= _severity(self.level)
+        if not self.enabled or not shown:
             raise structlog.DropEvent
         return self._render(logger, method, event)
 

@@ -3,20 +3,23 @@
 A line is written when its epoch ends, so that a killed run keeps everything up to there:
 
     {"kind": "start", "run": …, "first_epoch": 1, "agents": [names], "replicas": 1, …}
-    {"kind": "epoch", "epoch": 1, "turns": 100, "turns_per_second": …, "mean_reward": …,
-     "rewards": [per agent], "version": 0, "lag": 0, "updates": 0, "updates_per_second": …,
-     "metrics": {"loss": [per agent], …}, …}
+    {"kind": "epoch", "epoch": 1, "turns": 100, "total_timesteps": 800, "wall_seconds": …, "fps": …,
+     "ep_rew_mean": …, "ep_len_mean": …, "episodes": [per agent], "episode_returns": [mean, per agent],
+     "episode_lengths": [mean, per agent], "mean_reward": …, "rewards": [per agent], "version": 0, "lag": 0,
+     "updates": 0, "updates_per_second": …, "metrics": {"epsilon": [per agent], …}, …}
     {"kind": "round", "round": 1, "epoch": 4, "updates": [per agent], "metrics": {…}, …}
 
-Lists are in the order of `agents`, one replica after the other. Rewards are exact, other values have six digits; NaN
-and infinity are null. The file is bounded: a very long run loses its oldest epochs (`JsonlFile`). A resumed run
-appends: its `start` line invalidates earlier lines from that epoch on.
+`ep_rew_mean` and `ep_len_mean` are over the episodes that ended in the epoch, null where none did; `rewards` are sums
+over the epoch, mean over worlds. `total_timesteps` counts steps of single worlds in each replica, `fps` those of all
+replicas per second. Lists are in the order of `agents`, one replica after the other. Rewards are exact, other values
+have six digits; NaN and infinity are null. The file is bounded: a very long run loses its oldest epochs (`JsonlFile`).
+A resumed run appends: its `start` line invalidates earlier lines from that epoch on.
 
 `metrics.csv` has one line per epoch and agent. It is made from `metrics.jsonl` at the end of a run, also of a resumed
 one, so that both agree. Losses and entropies are those of the last published round; unknown values are empty:
 
-    epoch,replica,agent,reward,loss,epsilon,entropy,lag,buffer_fill,updates
-    1,0,agent_0,3.5,,1.0,,0,0.01,0
+    epoch,total_timesteps,wall_seconds,fps,replica,agent,episodes,ep_rew_mean,ep_len_mean,reward,loss,epsilon,…
+    1,800,0.5,1600.0,0,agent_0,8,3.5,100.0,3.5,,1.0,…
 """
 
 from __future__ import annotations
@@ -39,11 +42,15 @@ from parallel_agents.core.errors import ConfigError
 from parallel_agents.core.files import write_atomically
 from parallel_agents.core.types import Array, EpochStats, RoundStats, RunInfo
 from parallel_agents.tracking.callbacks import BaseCallback
+from parallel_agents.tracking.episodes import episode_means
 from parallel_agents.tracking.jsonl import MIB, JsonlFile, read_jsonl
 
 FILE_NAME = "metrics.jsonl"
 TABLE_NAME = "metrics.csv"
-COLUMNS = ("epoch", "replica", "agent", "reward", "loss", "epsilon", "entropy", "lag", "buffer_fill", "updates")
+COLUMNS = (
+    "epoch", "total_timesteps", "wall_seconds", "fps", "replica", "agent", "episodes", "ep_rew_mean", "ep_len_mean",
+    "reward", "loss", "epsilon", "entropy", "lag", "buffer_fill", "updates",
+)  # fmt: skip
 
 
 def start_record(run: RunInfo) -> dict[str, Any]:
@@ -60,10 +67,12 @@ def start_record(run: RunInfo) -> dict[str, Any]:
     }
 
 
-def epoch_record(stats: EpochStats, updates_before: int | None) -> dict[str, Any]:
+def epoch_record(stats: EpochStats, updates_before: int | None, replicas: int = 1) -> dict[str, Any]:
     """Return the line of an epoch; `updates_before` is the count at the epoch before, None if unknown."""
     updates = None if updates_before is None else stats.updates - updates_before
     rewards = np.asarray(stats.rewards, float)
+    ep_rew_mean, ep_len_mean = map(float, episode_means(stats.episodes.sum(axis=1)))
+    returns, lengths = episode_means(stats.episodes)
     return {
         "kind": "epoch",
         "epoch": stats.epoch,
@@ -71,6 +80,14 @@ def epoch_record(stats: EpochStats, updates_before: int | None) -> dict[str, Any
         "transitions": stats.transitions,
         "seconds": stats.seconds,
         "turns_per_second": _rate(stats.turns, stats.seconds),
+        "total_timesteps": stats.total_timesteps,
+        "wall_seconds": round(stats.wall_seconds, 3),
+        "fps": _rate(stats.timesteps * replicas, stats.seconds),
+        "ep_rew_mean": _finite(ep_rew_mean),
+        "ep_len_mean": _finite(ep_len_mean),
+        "episodes": stats.episodes[0].astype(int).tolist(),
+        "episode_returns": [_finite(value) for value in returns.tolist()],
+        "episode_lengths": [_finite(value) for value in lengths.tolist()],
         "mean_reward": _finite(float(rewards.mean())) if rewards.size else None,
         "rewards": [_finite(reward) for reward in rewards.tolist()],
         "version": stats.version,
@@ -115,15 +132,16 @@ class MetricsWriter(BaseCallback):
     def __init__(self, path: Path, *, max_bytes: int = 64 * MIB, backups: int = 3) -> None:
         self._file = JsonlFile(path, _log_error, max_bytes=max_bytes, backups=backups)
         self._epoch = 0
+        self._replicas = 1
         self._updates: int | None = 0
 
     def on_start(self, run: RunInfo) -> None:
-        self._epoch = run.first_epoch - 1
+        self._epoch, self._replicas = run.first_epoch - 1, run.replicas
         self._updates = 0 if run.first_epoch <= 1 else None
         self._write(start_record(run))
 
     def on_epoch(self, stats: EpochStats) -> None:
-        self._write(epoch_record(stats, self._updates))
+        self._write(epoch_record(stats, self._updates, self._replicas))
         self._epoch, self._updates = stats.epoch, stats.updates
 
     def on_round(self, result: RoundStats) -> None:
@@ -145,7 +163,7 @@ def _log_error(message: str) -> None:
     structlog.get_logger().error("metrics_file", detail=message)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Metrics:
     """The metrics of a run, each epoch and round once."""
 
@@ -153,6 +171,9 @@ class Metrics:
     """The last `start` line; empty if rotation has removed it."""
     epochs: list[dict[str, Any]]
     rounds: list[dict[str, Any]]
+
+    def __repr__(self) -> str:
+        return f"Metrics({len(self.epochs)} epochs of {len(self.start.get('agents', []))} agents)"
 
     def column(self, name: str) -> NDArray[np.float64]:
         """Return one value per epoch, (epochs,), such as `mean_reward`; NaN where it is null or missing."""
@@ -162,6 +183,25 @@ class Metrics:
         """Return the reward of each agent, (agents, epochs), one replica after the other."""
         rows = [record["rewards"] for record in self.epochs]
         return np.array(rows, float).T if rows else np.empty((0, 0))
+
+    def table(self) -> dict[str, list[Any]]:
+        """Return the table of `metrics.csv` by columns: `pandas.DataFrame(metrics.table())`."""
+        rows = list(table_rows(self))
+        return {name: [row[name] for row in rows] for name in COLUMNS}
+
+    def episode_returns(self, groups: int | None = None) -> NDArray[np.float64]:
+        """Return the mean return of the episodes of each replica, (replicas, epochs); NaN where none has ended.
+
+        groups: into how many groups the agents are divided, instead of one for each replica.
+        """
+        rows = [(record.get("episodes") or [], record.get("episode_returns") or []) for record in self.epochs]
+        groups = int(self.start.get("replicas", 1)) if groups is None else groups
+        if not rows or not all(counts for counts, _ in rows):  # written by an older version
+            return np.full((groups, len(rows)), np.nan)
+        counts = np.array([counts for counts, _ in rows], float).reshape(len(rows), groups, -1)
+        returns = np.array([returns for _, returns in rows], float).reshape(counts.shape)
+        total, count = np.nansum(returns * counts, axis=2), counts.sum(axis=2)
+        return np.where(count > 0, total / np.maximum(count, 1), np.nan).T
 
     def seeds(self) -> NDArray[np.float64]:
         """Return the mean reward of the agents of each replica, (replicas, epochs)."""
@@ -212,9 +252,12 @@ def table_rows(metrics: Metrics) -> Iterator[dict[str, Any]]:
             next_round = next(rounds, None)
         for n, name in enumerate(names):
             yield {
-                "epoch": record["epoch"],
+                **{name: record.get(name) for name in ("epoch", "total_timesteps", "wall_seconds", "fps")},
                 "replica": n // agents_per_replica,
                 "agent": name,
+                "episodes": _cell(record, "episodes", n),
+                "ep_rew_mean": _cell(record, "episode_returns", n),
+                "ep_len_mean": _cell(record, "episode_lengths", n),
                 "reward": record["rewards"][n],
                 "loss": _cell(round_metrics, "loss", n),
                 "epsilon": _cell(record["metrics"], "epsilon", n),
@@ -225,7 +268,7 @@ def table_rows(metrics: Metrics) -> Iterator[dict[str, Any]]:
             }
 
 
-def _cell(columns: dict[str, list[float | None]], name: str, agent: int) -> float | None:
+def _cell(columns: Mapping[str, list[float | None]], name: str, agent: int) -> float | None:
     column = columns.get(name)
     return None if column is None else column[agent]
 

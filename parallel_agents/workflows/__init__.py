@@ -2,13 +2,16 @@
 
 - network: the game, CAGE Challenge 2 simulated for many worlds at once
 - recordings: recorded episodes of the reference simulator, reproduced exactly
-- defence, wrapper: the game as an environment of the engine; as arrays, and for Gymnasium and PettingZoo
+- defence, wrapper: the game as an environment of the engine; as arrays, for Gymnasium, PettingZoo and challenge agents
 - orders: the 120 orders, their features, and whether a defender keeps one
-- blue_policies: scripted and trained defenders as policies, and the challenge's score
+- blue_policies: scripted, trained and outside defenders as policies
+- evaluation: the challenge's score, a defender under an order, and an episode turn by turn
 - conditioned: a defender that is conditioned on an order
 - gaussian_process, search: which order to try next, and what every order is worth
 - trainer: the training of a conditioned defender, and the whole search
-- pictures: pictures of a search and of an episode
+- pictures: pictures of scores, orders, trainings, searches and episodes
+
+Importing it registers `parallel_agents/NetworkDefence-v0` with Gymnasium.
 """
 
 from __future__ import annotations
@@ -16,30 +19,38 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+import gymnasium
+
 _MODULES = {
+    "ChallengeWrapper": "wrapper",
     "NetworkDefence": "defence",
     "NetworkWorlds": "network",
     "ParallelEnvWrapper": "wrapper",
     "ParallelOrderConditionedPPO": "conditioned",
     "ParallelTrajectoryBuffer": "conditioned",
     "ParallelWorkflowRLTrainer": "trainer",
+    "RedAgent": "network",
 }
 
 __all__ = [
+    "ChallengeWrapper",
     "NetworkDefence",
     "NetworkWorlds",
     "ParallelEnvWrapper",
     "ParallelOrderConditionedPPO",
     "ParallelTrajectoryBuffer",
     "ParallelWorkflowRLTrainer",
+    "RedAgent",
 ]
+
+gymnasium.register("parallel_agents/NetworkDefence-v0", entry_point="parallel_agents.workflows.wrapper:NetworkEnv")
 
 if TYPE_CHECKING:
     from parallel_agents.workflows.conditioned import ParallelOrderConditionedPPO, ParallelTrajectoryBuffer
     from parallel_agents.workflows.defence import NetworkDefence
-    from parallel_agents.workflows.network import NetworkWorlds
+    from parallel_agents.workflows.network import NetworkWorlds, RedAgent
     from parallel_agents.workflows.trainer import ParallelWorkflowRLTrainer
-    from parallel_agents.workflows.wrapper import ParallelEnvWrapper
+    from parallel_agents.workflows.wrapper import ChallengeWrapper, ParallelEnvWrapper
 
 
 def __getattr__(name: str) -> Any:

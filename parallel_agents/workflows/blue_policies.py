@@ -1,23 +1,19 @@
-"""Policies for blue: scripted defenders, trained models as policies, and the score of CAGE Challenge 2.
+"""Policies for blue: scripted defenders, trained models, and agents written for the challenge itself.
 
-A policy is a function of blue's observations (W, 52), the epoch and the turn; it returns actions (W,).
+A policy is a function of blue's observations (W, 52), the epoch and the turn; it returns actions (W,). One that
+remembers plays in one batch of worlds, and starts afresh in a turn that does not follow its last one.
 
 >>> from parallel_agents.workflows.network import NetworkWorlds
 >>> rewards = play(NetworkWorlds(4, red="Sleep", steps=30), op_once, epoch=0)
 >>> rewards.shape, rewards.sum(axis=0).tolist()
 ((30, 4), [-1.0, -1.0, -1.0, -1.0])
-
-The score is the sum of nine means: the mean return of the first 30, 50 and 100 turns against B_line, Meander and Sleep.
-A policy does not know how long an episode lasts, so the shorter episodes are the beginnings of the longer ones.
-
->>> score(lambda worlds: op_once, episodes=4).means["Sleep"]
-(-1.0, -1.0, -1.0)
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+import math
+import operator
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -25,28 +21,34 @@ from numpy.typing import NDArray
 
 from parallel_agents.algorithms import Model
 from parallel_agents.algorithms.acting import Inference, Weights
-from parallel_agents.core.errors import ConfigError
+from parallel_agents.core.errors import ActionError, ConfigError
 from parallel_agents.core.seeding import Purpose, uniforms
 from parallel_agents.core.types import Array
-from parallel_agents.workflows.network import RED_AGENTS, NetworkWorlds, Quirks
+from parallel_agents.workflows.network import NetworkWorlds
 from parallel_agents.workflows.network import scenario as sc
-from parallel_agents.workflows.network.observations import HISTORY_SIZE, History
-from parallel_agents.workflows.network.quirks import version_quirks
-from parallel_agents.workflows.orders import check_order, encode, host_ranks
-
-LENGTHS = (30, 50, 100)
+from parallel_agents.workflows.network.observations import History
+from parallel_agents.workflows.orders import encode, host_ranks
 
 Policy = Callable[[NDArray[np.uint8], int, int], NDArray[np.int64]]
 PolicyFactory = Callable[[NetworkWorlds], Policy]
 """Makes a policy for the worlds that it will play in."""
 
 
-def play(worlds: NetworkWorlds, policy: Policy, epoch: int) -> NDArray[np.float64]:
-    """Play one episode of every world; return the rewards (turns, W) after a late start."""
+def play(
+    worlds: NetworkWorlds, policy: Policy, epoch: int, on_turn: Callable[[Any, Any, Any], None] | None = None
+) -> NDArray[np.float64]:
+    """Play one episode of every world; return the rewards (turns, W) after a late start.
+
+    on_turn: called after every turn with the actions, and with access and observations before them.
+    """
     observations = worlds.reset(epoch)
     rewards = np.empty((worlds.steps - worlds.late_start, worlds.n_worlds))
     for row in rewards:
-        observations, row[:], _ = worlds.step(policy(observations, epoch, worlds.turn))
+        access, before = worlds.access if on_turn else None, observations
+        actions = policy(before, epoch, worlds.turn)
+        observations, row[:], _ = worlds.step(actions)
+        if on_turn is not None:
+            on_turn(actions, access, before)
     return rewards
 
 
@@ -81,26 +83,57 @@ def random_actions(seed: int) -> Policy:
     return policy
 
 
-def restore_in_order(order: Iterable[str]) -> Policy:
-    """Return a policy that restores, of the hosts that appear compromised, the one whose type is most urgent."""
-    by_urgency = np.argsort(host_ranks(order), kind="stable")
-
-    def policy(observations: NDArray[np.uint8], epoch: int, turn: int) -> NDArray[np.int64]:
-        suspects = _suspects(observations)[:, by_urgency]
-        hosts = by_urgency[suspects.argmax(axis=1)]
-        return np.where(suspects.any(axis=1), sc.FIRST_RESTORE + hosts, sc.SLEEP)
-
-    return policy
+def blue_react_restore(observations: NDArray[np.uint8], epoch: int, turn: int) -> NDArray[np.int64]:
+    """Do what the challenge's BlueReactRestore does: Monitor, which lists every host, then Restore them one by one."""
+    listed = [h for h in range(sc.N_HOSTS) if h != sc.USER0]
+    place = turn % (len(listed) + 1)
+    return np.full(len(observations), sc.MONITOR if place == 0 else sc.FIRST_RESTORE + listed[place - 1])
 
 
-SCRIPTED = ("sleep", "random", "react_restore", "react_remove", "op_once")
+def repair_in_order(
+    observations: NDArray[np.uint8], active: NDArray[np.bool_], ranks: NDArray[np.int64]
+) -> NDArray[np.int64]:
+    """Return the Restore (W,) that keeps the order, or Sleep where no host appears compromised.
+
+    Not every attack is seen as one. So every host of a more urgent type that was active since its last Restore comes
+    before a host that appears compromised. active, ranks: (W, 13), where ranks are the places of the hosts' types.
+    """
+    suspects = _suspects(observations)
+    first = np.where(suspects, ranks, sc.N_HOSTS).min(axis=1, keepdims=True)
+    repairs = suspects | (active & (ranks < first) & (first < sc.N_HOSTS) & (np.arange(sc.N_HOSTS) != sc.USER0))
+    hosts = np.where(repairs, ranks, sc.N_HOSTS).argmin(axis=1)
+    return np.where(repairs.any(axis=1), sc.FIRST_RESTORE + hosts, sc.SLEEP)
+
+
+class OrderScript:
+    """Repair in an order by `repair_in_order`, which after a clean start never breaks it."""
+
+    def __init__(self, order: Iterable[str]) -> None:
+        self._ranks, self._turn = host_ranks(order), -1
+        self._active = np.zeros((0, sc.N_HOSTS), np.bool_)
+
+    def __call__(self, observations: NDArray[np.uint8], epoch: int, turn: int) -> NDArray[np.int64]:
+        if turn == 0 or turn != self._turn + 1:
+            self._active = np.zeros((len(observations), sc.N_HOSTS), np.bool_)
+        self._turn = turn
+        self._active |= observations[:, ::4] == 1
+        actions = repair_in_order(observations, self._active, np.broadcast_to(self._ranks, self._active.shape))
+        restores = np.flatnonzero(actions)
+        self._active[restores, actions[restores] - sc.FIRST_RESTORE] = False
+        return actions
+
+
+SCRIPTED = ("sleep", "random", "react_restore", "react_remove", "op_once", "blue_react_restore")
 
 
 def scripted(name: str, seed: int = 0) -> Policy:
     """Return the scripted policy with this name."""
     if name == "random":
         return random_actions(seed)
-    policies = {"sleep": sleep, "react_restore": react_restore, "react_remove": react_remove, "op_once": op_once}
+    policies = {
+        "sleep": sleep, "react_restore": react_restore, "react_remove": react_remove, "op_once": op_once,
+        "blue_react_restore": blue_react_restore,
+    }  # fmt: skip
     if name not in policies:
         raise ConfigError(f"blue policy {name!r} is unknown: choose one of {', '.join(SCRIPTED)}")
     return policies[name]
@@ -123,109 +156,71 @@ def _act_on_first(hosts: NDArray[np.bool_], first_action: int) -> NDArray[np.int
     return np.where(hosts.any(axis=1), first_action + hosts.argmax(axis=1), sc.SLEEP)
 
 
-class _GreedyActions:
-    """The likeliest actions of a trained PPO model, for any number of worlds."""
-
-    def __init__(self, model: Model) -> None:
-        self._network = model.spec.network
-        self._weights = Weights(0, model.spec.learner().policy(model.state))
-        self._inference: Inference | None = None
-
-    def __call__(self, inputs: Array) -> NDArray[np.int64]:
-        if self._inference is None or self._inference.worlds != len(inputs):
-            self._inference = Inference(self._network, 1, len(inputs), together=True)
-            self._inference.weights = self._weights
-        outputs = self._inference.forward(inputs[None])[0]
-        return np.asarray(outputs[:, :-1].argmax(-1))  # the last column is the value
-
-
 class TrainedDefender:
-    """A trained model of `NetworkDefence` as a policy: the likeliest action, with its history where it reads one.
+    """Trained PPO models as a policy: the likeliest action, with the history that they read and perhaps an order.
 
-    It plays in one batch of worlds. A turn that does not follow the last one starts a new episode.
+    Several models form an ensemble: the action with the highest mean probability.
     """
 
-    def __init__(self, model: Model, worlds: NetworkWorlds) -> None:
-        self._history = History(worlds.n_worlds, worlds.rules)
-        self._reads_history = model.spec.observation == (HISTORY_SIZE,)
-        self._greedy = _GreedyActions(model)
-        self._turn = -1
-        self._actions = np.zeros(worlds.n_worlds, np.int64)
+    def __init__(
+        self, models: Model | Sequence[Model], worlds: NetworkWorlds, order: Iterable[str] | None = None
+    ) -> None:
+        members = models if isinstance(models, Sequence) else [models]
+        code = np.zeros(0, np.float32) if order is None else encode(order)
+        self._code = np.broadcast_to(code, (worlds.n_worlds, len(code)))
+        sizes = {math.prod(model.spec.observation) - len(code) for model in members}
+        if len(sizes) > 1:
+            raise ConfigError(f"these models read {sorted(sizes)} columns: an ensemble's members must read the same")
+        self._history = History(worlds.n_worlds, worlds.rules, sizes.pop())
+        self._members = []
+        for model in members:
+            inference = Inference(model.spec.network, 1, worlds.n_worlds, together=True)
+            inference.weights = Weights(0, model.spec.learner().policy(model.state))
+            self._members.append(inference)
+        self._first, self._turn, self._actions = worlds.late_start, -1, np.zeros(worlds.n_worlds, np.int64)
 
     def __call__(self, observations: NDArray[np.uint8], epoch: int, turn: int) -> NDArray[np.int64]:
-        if turn == self._turn + 1 and turn > 0:
+        if turn == self._turn + 1 and turn > self._first:
             features = self._history.update(self._actions, observations)
         else:
-            features = self._history.reset(observations, turn)
-        self._turn = turn
-        self._actions = self._greedy(features if self._reads_history else observations.astype(np.float32))
+            features = self._history.reset(observations)
+        self._turn, self._actions = turn, self.likeliest(features)
         return self._actions
 
+    def likeliest(self, features: Array) -> NDArray[np.int64]:
+        """Return the likeliest actions (W,) for rows of features (W, size)."""
+        inputs = np.concatenate([features, self._code], axis=1)[None]
+        logits = [member.forward(inputs)[0][:, :-1] for member in self._members]  # the last column is the value
+        if len(logits) == 1:
+            return np.asarray(logits[0].argmax(-1))
+        shifted = [np.exp(row - row.max(-1, keepdims=True)) for row in logits]
+        return np.asarray(sum(row / row.sum(-1, keepdims=True) for row in shifted).argmax(-1))
 
-class OrderedPolicy:
-    """A trained order-conditioned model as a policy: the likeliest action under one order."""
 
-    def __init__(self, model: Model, order: Iterable[str]) -> None:
-        self.order = check_order(order)
-        self._code = encode(self.order)
-        self._greedy = _GreedyActions(model)
+class ChallengeAgents:
+    """Agents in the form of the challenge as a policy, one instance per world.
+
+    An agent has `get_action(observation, action_space)`; it gets its world's 52 numbers and the number of actions. An
+    `end_episode()` is called between episodes; a class without it gets new instances for every episode.
+    """
+
+    def __init__(self, make: Callable[[], Any], n_worlds: int) -> None:
+        self._make, self._agents = make, [make() for _ in range(n_worlds)]
+        self._turn = -1
+        if not callable(getattr(self._agents[0], "get_action", None)):
+            raise ConfigError(f"{make!r} has no get_action(observation, action_space): write it as the challenge does")
 
     def __call__(self, observations: NDArray[np.uint8], epoch: int, turn: int) -> NDArray[np.int64]:
-        code = np.broadcast_to(self._code, (len(observations), len(self._code)))
-        return self._greedy(np.concatenate([observations.astype(np.float32), code], axis=1))
-
-
-@dataclass(frozen=True)
-class Score:
-    """Mean returns and their standard errors per red agent, at 30, 50 and 100 turns."""
-
-    means: Mapping[str, tuple[float, ...]]
-    errors: Mapping[str, tuple[float, ...]]
-    total: float
-    total_error: float
-    episodes: int
-
-    def as_json(self) -> dict[str, Any]:
-        """Return plain values."""
-        return {
-            "total": self.total,
-            "total_error": self.total_error,
-            "episodes": self.episodes,
-            "lengths": list(LENGTHS),
-            "means": {red: list(means) for red, means in self.means.items()},
-            "errors": {red: list(errors) for red, errors in self.errors.items()},
-        }
-
-
-def score(
-    make_policy: PolicyFactory, version: str = "leaderboard", quirks: Quirks | None = None, episodes: int = 1000,
-    seed: int = 0,
-) -> Score:  # fmt: skip
-    """Play `episodes` episodes against each red agent, with draws that no training uses; return the score."""
-    if episodes < 2:
-        raise ConfigError(f"episodes is {episodes}: at least two are needed for a standard error")
-    means, errors, totals = {}, {}, []
-    for red in RED_AGENTS:
-        worlds = NetworkWorlds(
-            episodes, red=red, version=version, quirks=quirks, steps=max(LENGTHS), seed=seed,
-            purpose=Purpose.EVALUATION_WORLD,
-        )  # fmt: skip
-        cumulative = play(worlds, make_policy(worlds), epoch=0).cumsum(axis=0)
-        returns = np.stack([cumulative[length - 1] for length in LENGTHS])
-        means[red] = tuple(float(mean) for mean in returns.mean(axis=1))
-        errors[red] = tuple(float(error) for error in returns.std(axis=1, ddof=1) / np.sqrt(episodes))
-        totals.append(returns.sum(axis=0))
-    total = float(np.mean(totals, axis=1).sum())
-    total_error = float(np.sqrt(np.var(totals, axis=1, ddof=1).sum() / episodes))
-    return Score(means, errors, total, total_error, episodes)
-
-
-def score_table(make_policy: PolicyFactory, episodes: int = 1000, seed: int = 0) -> dict[str, Score]:
-    """Return the scores in both versions of the game, with and without the un-killable service after a Restore."""
-    table = {}
-    for version in ("leaderboard", "head"):
-        for unkillable in (True, False):
-            quirks = replace(version_quirks(version), service_unkillable_after_restore=unkillable)
-            name = version if unkillable else f"{version}, service stays killable"
-            table[name] = score(make_policy, version, quirks, episodes, seed)
-    return table
+        if turn != self._turn + 1 and self._turn >= 0:
+            if hasattr(self._agents[0], "end_episode"):
+                for agent in self._agents:
+                    agent.end_episode()
+            else:
+                self._agents = [self._make() for _ in self._agents]
+        self._turn = turn
+        rows = observations.astype(np.float64)
+        chosen = [agent.get_action(row, sc.N_ACTIONS) for agent, row in zip(self._agents, rows, strict=True)]
+        try:
+            return np.array([operator.index(action) for action in chosen])
+        except TypeError as fault:
+            raise ActionError(f"get_action must return whole numbers from 0 to {sc.N_ACTIONS - 1}: {fault}") from fault

@@ -5,10 +5,16 @@
 `world.red` names the attackers. Worlds take them in turn, so that one defender learns against all of them; it does not
 know which one it faces. With `world.history` the defender reads features of the past (`network.observations`) beside
 the 52 bits. It chooses among all 145 actions.
+
+The challenge adds up the returns of the first 30, 50 and 100 turns, so that a turn counts three times, twice or once.
+`world.turn_weights` multiplies rewards by these weights (scaled to mean 1), and the last turn really ends the episode:
+what is learned is what is scored. `world.weights` starts the defender from a file of weights.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,7 +26,8 @@ from parallel_agents.env import Agent, ParallelEnvironment
 from parallel_agents.workflows.network import NetworkWorlds, Quirks
 from parallel_agents.workflows.network.observations import HISTORY_SIZE, History
 from parallel_agents.workflows.network.quirks import version_quirks
-from parallel_agents.workflows.network.scenario import N_ACTIONS, OBSERVATION_SIZE
+from parallel_agents.workflows.network.scenario import LENGTHS, N_ACTIONS, OBSERVATION_SIZE
+from parallel_agents.workflows.pictures import NetworkRecorder
 
 
 class NetworkDefence(ParallelEnvironment):
@@ -40,6 +47,8 @@ class NetworkDefence(ParallelEnvironment):
             "green": False,
             "late_start": 0,
             "history": True,
+            "turn_weights": False,
+            "weights": None,
         },
         "model": {
             "algorithm": "ppo",
@@ -52,11 +61,20 @@ class NetworkDefence(ParallelEnvironment):
         "parallel": {"train_interval": 1, "policy_lag": 0},
     }
 
+    recorder: NetworkRecorder | None = None
+
+    def recorders(self, folder: Path) -> Sequence[NetworkRecorder]:
+        """Return a recorder of the first world, every `experiment.record_period` epochs."""
+        period = self.config.experiment.record_period
+        self.recorder = NetworkRecorder(self.worlds, folder, every=period) if period else None
+        return () if self.recorder is None else (self.recorder,)
+
     def setup_agents(self) -> None:
         """Create the worlds and one defender."""
         options = dict(self.config.world)
-        if not isinstance(options["history"], bool):
-            raise ConfigError(f"world.history is {options['history']!r}: say true or false")
+        for name in ("history", "turn_weights"):
+            if not isinstance(options[name], bool):
+                raise ConfigError(f"world.{name} is {options[name]!r}: say true or false")
         red = options["red"] if isinstance(options["red"], list | tuple) else (options["red"],)
         if not red:
             raise ConfigError("world.red is empty: name at least one red agent")
@@ -71,15 +89,20 @@ class NetworkDefence(ParallelEnvironment):
             late_start=late_start,
             seed=self.seed,
         )
-        self._history = History(self.n_worlds, self.worlds.rules) if options["history"] else None
-        size = OBSERVATION_SIZE if self._history is None else HISTORY_SIZE
+        size = HISTORY_SIZE if options["history"] else OBSERVATION_SIZE
+        self._history = History(self.n_worlds, self.worlds.rules, size)
         self._observations: Array = np.zeros((1, self.n_worlds, size))
+        turns = np.arange(self.worlds.steps)
+        counted = (turns[:, None] < np.array(LENGTHS)).sum(axis=1) if options["turn_weights"] else np.ones(len(turns))
+        self._turn_weights = counted / max(counted.mean(), 1e-9)
         self.agents = [Agent(model=self.make_model((size,), N_ACTIONS), name="defender")]
+        if options["weights"] is not None:
+            self.agents[0].model.load_weights(options["weights"])
 
     def reset(self) -> None:
         """Start an episode in every world with the draws of this epoch."""
         bits = self.worlds.reset(self.epoch)
-        self._set_observations(bits if self._history is None else self._history.reset(bits, self.worlds.turn))
+        self._observations = self._history.reset(bits)[None]
 
     def observe(self) -> Array:
         """Return (1, W, 52), or (1, W, HISTORY_SIZE) with features of the past."""
@@ -87,13 +110,19 @@ class NetworkDefence(ParallelEnvironment):
 
     def apply_actions(self, actions: Array) -> Array:
         """Play one turn of every world; return rewards (1, W)."""
+        weight = self._turn_weights[self.worlds.turn]
         bits, rewards, _ = self.worlds.step(actions[0])
-        self._set_observations(bits if self._history is None else self._history.update(actions[0], bits))
-        return rewards[None]
+        if self.recorder is not None:
+            self.recorder.capture(actions[0], rewards)
+        self._observations = self._history.update(actions[0], bits)[None]
+        return np.asarray(weight * rewards)[None]
 
-    def _set_observations(self, rows: Array) -> None:
-        """Keep the rows (W, …) as the defender's observations."""
-        self._observations = rows[None].astype(np.float32, copy=False)
+    def dones(self) -> tuple[Array, Array] | None:
+        """Return (1, W) terminated and truncated: with `turn_weights`, nothing counts after the last turn."""
+        if self.worlds.turn < self.worlds.steps:
+            return None
+        ended = np.full((1, self.n_worlds), self.config.world["turn_weights"])
+        return ended, np.zeros_like(ended)
 
 
 def _override_quirks(preset: Quirks, switches: Any) -> Quirks:

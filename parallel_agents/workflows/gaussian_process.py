@@ -67,14 +67,19 @@ class GaussianProcess:
         return mean.numpy(), (self.scale * variance.sqrt()).numpy()
 
 
-def fit(features: Array, targets: Array, steps: int = 60) -> GaussianProcess:
-    """Return the posterior given features (n, d) and targets (n,), at the most probable hyperparameters."""
+def fit(features: Array, targets: Array, noise: float | None = None, steps: int = 60) -> GaussianProcess:
+    """Return the posterior given features (n, d) and targets (n,), at the most probable hyperparameters.
+
+    noise: the standard deviation of a target, if it was measured; None: it is fitted too.
+    """
     _check(features, targets)
     centre, scale = _centre_and_scale(targets)
     x, y = torch.as_tensor(features), torch.as_tensor((targets - centre) / scale)
     d = x.shape[1]
     priors = torch.tensor([_LENGTH_PRIOR] * d + [_SIGNAL_PRIOR, _NOISE_PRIOR], dtype=torch.float64)
     means, deviations = priors[:, 0].clone(), priors[:, 1].clone()
+    if noise is not None:  # a prior so narrow that the fit stays there
+        means[-1], deviations[-1] = float(np.log(max(noise / scale, 1e-6))), 1e-3
     logs = means.clone().requires_grad_()
     optimizer = torch.optim.LBFGS([logs], max_iter=steps, line_search_fn="strong_wolfe")
 

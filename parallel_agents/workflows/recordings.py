@@ -3,9 +3,9 @@
 The first line of a file is a header with the names of hosts and actions; each further line is one episode, with one
 entry per turn in every list. Sizes are checked before anything is read, and only JSON is parsed.
 
-A recording gives blue's action, red's action, the exploit and whether it was detected. Everything else (observation,
-reward, both successes, red's access, the service) our simulation must reproduce exactly, and its red agent must allow
-every recorded action.
+A recording gives blue's action, red's action, the exploit and whether it was detected, and green's port scans if it has
+a column `green`. Everything else (observation, reward, both successes, red's access, the service) our simulation must
+reproduce exactly, and its red agent must allow every recorded action.
 
     replay("episodes.jsonl.gz", version="head")
     {"episodes": 124, "steps": 10520, "mismatches": 0, "first_mismatch": None}
@@ -24,11 +24,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from parallel_agents.core.errors import ConfigError
+from parallel_agents.core.errors import ActionError, ConfigError
 from parallel_agents.workflows.network import scenario as sc
 from parallel_agents.workflows.network.quirks import Quirks, compile_rules, version_quirks
-from parallel_agents.workflows.network.red import KIND_NAMES, NO_ACTION, SWEEP, RedMove, red_id
-from parallel_agents.workflows.network.state import NO_EXPLOIT, initial_state, write_access
+from parallel_agents.workflows.network.red import RedMove, parse_red_action, red_id
+from parallel_agents.workflows.network.state import NO_EXPLOIT, NO_HOST, initial_state, write_access
 from parallel_agents.workflows.network.step_kernels import ALLOWED, TARGET_NOT_ALLOWED, replay_step, write_observations
 
 MAX_FILE_BYTES = 256 * 2**20
@@ -46,6 +46,8 @@ class Recording:
     red: int
     actions: tuple[int, ...]
     red_moves: tuple[RedMove, ...]
+    green: tuple[int, ...]
+    """The host that green scanned in each turn, or NO_HOST."""
     first_observation: str
     observations: tuple[str, ...]
     rewards: tuple[float, ...]
@@ -70,7 +72,7 @@ def read_recordings(path: str | Path) -> Iterator[Recording]:
     for number, line in lines:
         try:
             yield _episode(line)
-        except (KeyError, TypeError, ValueError) as fault:
+        except (ActionError, KeyError, TypeError, ValueError) as fault:
             what = f"has no field {fault}" if isinstance(fault, KeyError) else str(fault)
             raise ConfigError(f"{path}, line {number}: this is no recorded episode: {what}") from fault
 
@@ -102,7 +104,7 @@ def _lines(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
 
 
 def _episode(line: dict[str, Any]) -> Recording:
-    """Return the episode of a line, or raise KeyError, TypeError or ValueError if it is not one."""
+    """Return the episode of a line, or raise ActionError, KeyError, TypeError or ValueError if it is not one."""
     steps = line["steps"]
     if not isinstance(steps, int) or steps < 0:
         raise ValueError(f"steps is {steps!r}, not a number of turns")
@@ -117,7 +119,10 @@ def _episode(line: dict[str, Any]) -> Recording:
         seed=int(line["seed"]),
         red=red_id(RED_AGENTS[line["red"]]),
         actions=actions,
-        red_moves=tuple(RedMove(*_red_action(name), _exploit(exploit), mark == "1") for name, exploit, mark in moves),
+        red_moves=tuple(
+            RedMove(*parse_red_action(name), _exploit(exploit), mark == "1") for name, exploit, mark in moves
+        ),
+        green=tuple(_green(name) for name in _column(line, "green", steps)) if "green" in line else (NO_HOST,) * steps,
         first_observation=_text(line["obs0"], sc.OBSERVATION_SIZE, "01"),
         observations=tuple(_text(bits, sc.OBSERVATION_SIZE, "01") for bits in _column(line, "obs", steps)),
         rewards=tuple(float(reward) for reward in _column(line, "r", steps)),
@@ -158,16 +163,14 @@ def _action(number: Any) -> int:
     return number
 
 
-def _red_action(name: Any) -> tuple[int, int]:
-    """Return the kind and the target of a red action."""
-    kind_name, _, target = str(name).partition(":")
-    kind = KIND_NAMES.index(kind_name) if kind_name in KIND_NAMES else None
-    if kind == NO_ACTION:
-        return NO_ACTION, 0
-    targets = sc.SUBNETS if kind == SWEEP else sc.HOST_NAMES
-    if kind is None or target not in targets:
-        raise ValueError(f"red action {name!r} is not a known action on a known host or subnet")
-    return kind, targets.index(target)
+def _green(name: Any) -> int:
+    """Return the host that green scans, or NO_HOST if it sleeps."""
+    kind, _, host = str(name).partition(":")
+    if kind == "Sleep":
+        return NO_HOST
+    if kind != "GreenPortScan" or host not in sc.HOST_NAMES:
+        raise ValueError(f"green action {name!r} is neither Sleep nor GreenPortScan of a known host")
+    return sc.HOST_NAMES.index(host)
 
 
 def _exploit(name: Any) -> int:
@@ -205,7 +208,7 @@ def replay_episode(recording: Recording, quirks: Quirks) -> Iterator[dict[str, A
     if _digits(observation) != recording.first_observation:
         yield {"step": 0, "differs": _difference("observation", recording.first_observation, _digits(observation))}
     for step, (action, move) in enumerate(zip(recording.actions, recording.red_moves, strict=True)):
-        verdict, cost = replay_step(state, rules, action, move, observation[0])
+        verdict, cost = replay_step(state, rules, action, move, recording.green[step], observation[0])
         differs = _compare(recording, step, state, observation, -cost / 10)
         if verdict != ALLOWED:
             what = "target" if verdict == TARGET_NOT_ALLOWED else "exploit"

@@ -3,10 +3,8 @@
 - `gp_ucb`: a Gaussian process over precedence features; of all 120 orders the one with the highest upper confidence
   bound, mean + coefficient x deviation (Srinivas et al. 2010). An order may be tried again: returns are noisy.
 - `random`: any order not yet tried.
-- `historical`: what an earlier system used instead of a Gaussian process, for comparison: a mean weighted by
-  closeness, and a bonus that grows with the distance from the nearest order tried.
 
-All methods begin with the same few random orders. Nothing is stored between calls: a search resumes from its trials.
+Both begin with the same few random orders. Nothing is stored between calls: a search resumes from its trials.
 
 >>> trials = [Trial(ORDERS[0], -80.0), Trial(ORDERS[119], -40.0), Trial(ORDERS[60], -60.0)]
 >>> next_order(trials) in ORDERS, recommend(trials) == ORDERS[119]
@@ -28,14 +26,13 @@ from numpy.typing import NDArray
 
 from parallel_agents.core.errors import ConfigError, NonFiniteError
 from parallel_agents.core.seeding import Purpose, generator
-from parallel_agents.workflows.blue_policies import play, restore_in_order
+from parallel_agents.workflows.blue_policies import OrderScript, Policy
+from parallel_agents.workflows.evaluation import evaluate_in_order
 from parallel_agents.workflows.gaussian_process import fit
 from parallel_agents.workflows.network import NetworkWorlds
 from parallel_agents.workflows.orders import ORDER_FEATURES, ORDERS, Order, check_order
 
 STARTS = 3
-
-_DISTANCE = np.abs(ORDER_FEATURES[:, None] - ORDER_FEATURES[None]).sum(axis=2)  # Kendall's, (120, 120)
 
 
 @dataclass(frozen=True)
@@ -60,64 +57,38 @@ def next_order(
     trials: Sequence[Trial],
     method: str = "gp_ucb",
     seed: int = 0,
-    coefficient: float | None = None,
+    coefficient: float = 3.0,  # with 2 it more often settles next to the best order
     starts: int = STARTS,
+    noise: float | None = None,
 ) -> Order:
-    """Return the order to try next. The first `starts` orders are random."""
+    """Return the order to try next. The first `starts` orders are random.
+
+    noise: standard deviation of a return, for the Gaussian process; None: it is fitted.
+    """
     if method not in METHODS:
         raise ConfigError(f"search method {method!r} is unknown: choose one of {', '.join(METHODS)}")
     if starts < 1:
         raise ConfigError(f"starts is {starts}: a search begins with at least one random order")
     if method == "random" or len(trials) < starts:
         return _untried(trials, seed)
-    scores, default = _SCORES[method]
-    return ORDERS[int(scores(trials, default if coefficient is None else coefficient).argmax())]
+    mean, deviation = posterior(trials, noise)
+    return ORDERS[int((mean + coefficient * deviation).argmax())]
 
 
-def posterior(trials: Sequence[Trial]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def posterior(trials: Sequence[Trial], noise: float | None = None) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Return the Gaussian process's mean and deviation for all 120 orders: both (120,)."""
     tried, values = _columns(trials)
-    return fit(ORDER_FEATURES[tried], values).predict(ORDER_FEATURES)
+    return fit(ORDER_FEATURES[tried], values, noise).predict(ORDER_FEATURES)
 
 
-def recommend(trials: Sequence[Trial]) -> Order:
+def recommend(trials: Sequence[Trial], noise: float | None = None) -> Order:
     """Return the order with the highest posterior mean of those tried; noise affects it less than the raw best."""
     tried, _ = _columns(trials)
-    means, _ = posterior(trials)
+    means, _ = posterior(trials, noise)
     return ORDERS[int(tried[means[tried].argmax()])]
 
 
-def upper_bounds(trials: Sequence[Trial], coefficient: float) -> NDArray[np.float64]:
-    """Return posterior mean + coefficient x deviation of all 120 orders."""
-    mean, deviation = posterior(trials)
-    return mean + coefficient * deviation
-
-
-def historical_scores(trials: Sequence[Trial], coefficient: float) -> NDArray[np.float64]:
-    """Return the historical scores of all 120 orders.
-
-    Untried: mean weighted by closeness + coefficient x (nearest distance + 1). Tried: own mean + coefficient x
-    1 / (1 + visits).
-    """
-    tried, values = _columns(trials)
-    distances = _DISTANCE[:, tried]
-    weights = 1.0 / (1.0 + distances)
-    mean = (weights @ values) / weights.sum(axis=1)
-    bonus = distances.min(axis=1) + 1.0
-    visits = np.bincount(tried, minlength=len(ORDERS))
-    visited = visits > 0
-    mean[visited] = np.bincount(tried, values, minlength=len(ORDERS))[visited] / visits[visited]
-    bonus[visited] = 1.0 / (1.0 + visits[visited])
-    scores: NDArray[np.float64] = mean + coefficient * bonus
-    return scores
-
-
-# The scores of all orders, and the default coefficient. With 2, gp_ucb more often settles next to the best order.
-_SCORES: dict[str, tuple[Callable[[Sequence[Trial], float], NDArray[np.float64]], float]] = {
-    "gp_ucb": (upper_bounds, 3.0),
-    "historical": (historical_scores, 2.0),
-}
-METHODS = ("gp_ucb", "random", "historical")
+METHODS = ("gp_ucb", "random")
 
 
 def _untried(trials: Sequence[Trial], seed: int) -> Order:
@@ -137,53 +108,62 @@ def _columns(trials: Sequence[Trial]) -> tuple[NDArray[np.int64], NDArray[np.flo
 
 @dataclass(frozen=True)
 class Landscape:
-    """Mean return and its standard error per order, both (120,), in the order of `ORDERS`."""
+    """Mean return, its standard error and compliance per order, (120,) each, in the order of `ORDERS`."""
 
     means: NDArray[np.float64]
     errors: NDArray[np.float64]
+    compliance: NDArray[np.float64]
 
     @property
     def best(self) -> Order:
         """The order with the highest mean."""
         return ORDERS[int(self.means.argmax())]
 
-    @property
-    def regrets(self) -> NDArray[np.float64]:
-        """Difference between the best mean and each order's mean. Shape (120,)."""
-        regrets: NDArray[np.float64] = self.means.max() - self.means
-        return regrets
-
 
 def landscape(
     red: str = "Meander", version: str = "head", steps: int = 100, late_start: int = 50, episodes: int = 200,
-    seed: int = 0, on_order: Callable[[int], None] | None = None,
+    seed: int = 0, *, make_policy: Callable[[Order, NetworkWorlds], Policy] | None = None,
+    on_order: Callable[[int], None] | None = None,
 ) -> Landscape:  # fmt: skip
-    """Play all 120 orders with a scripted defender in the same `episodes` worlds, so that their luck is equal.
+    """Play all 120 orders in the same `episodes` worlds, so that their luck is equal.
 
-    on_order: called after each order with the number of orders played.
+    make_policy: returns the policy for an order; by default `OrderScript`. on_order: called after each order with the
+    number of orders played.
     """
     if episodes < 2:
         raise ConfigError(f"episodes is {episodes}: at least two are needed for a standard error")
     worlds = NetworkWorlds(episodes, red=red, version=version, steps=steps, late_start=late_start, seed=seed)
-    returns = np.empty((len(ORDERS), episodes))
+    rows = np.empty((len(ORDERS), 3))
     for i, order in enumerate(ORDERS):
-        returns[i] = play(worlds, restore_in_order(order), epoch=0).sum(axis=0)
+        policy = OrderScript(order) if make_policy is None else make_policy(order, worlds)
+        result = evaluate_in_order(policy, order, worlds)
+        rows[i] = result.value, result.error, result.compliance
         if on_order is not None:
             on_order(i + 1)
-    return Landscape(returns.mean(axis=1), returns.std(axis=1, ddof=1) / np.sqrt(episodes))
+    return Landscape(*rows.T)
 
 
 def search_regrets(
     values: NDArray[np.float64], noise: float, n_trials: int, method: str = "gp_ucb", seed: int = 0
 ) -> NDArray[np.float64]:
-    """Search a known landscape (120,) whose returns get Gaussian noise of this deviation.
+    """Search orders whose returns are known, and return the simple regret after each trial (n_trials,).
 
-    Return the simple regret after each trial (n_trials,): the best value minus that of the best order tried so far.
+    values: (120,) the orders' values, and a trial's return gets Gaussian noise of this deviation; or (120, S) measured
+    returns, of which a trial takes one at random, and an order's value is their mean. The Gaussian process is told the
+    noise. The regret is the best value minus that of the order that is recommended: by the Gaussian process, or in
+    random search the one with the highest return.
     """
-    errors = generator(seed, Purpose.NOISE).normal(0.0, noise, n_trials)
+    draws, known = generator(seed, Purpose.NOISE), values.mean(axis=1) if values.ndim == 2 else values
     trials: list[Trial] = []
-    for error in errors:
-        order = next_order(trials, method, seed)
-        trials.append(Trial(order, float(values[ORDERS.index(order)] + error)))
-    regrets: NDArray[np.float64] = values.max() - np.maximum.accumulate([values[trial.index] for trial in trials])
+    regrets = np.empty(n_trials)
+    for number in range(n_trials):
+        order = next_order(trials, method, seed, noise=noise)
+        index = ORDERS.index(order)
+        if values.ndim == 2:
+            value = values[index, draws.integers(values.shape[1])]
+        else:
+            value = known[index] + draws.normal(0.0, noise)
+        trials.append(Trial(order, float(value)))
+        chosen = recommend(trials, noise) if method == "gp_ucb" else max(trials, key=lambda trial: trial.value).order
+        regrets[number] = known.max() - known[ORDERS.index(chosen)]
     return regrets

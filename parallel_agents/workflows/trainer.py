@@ -20,68 +20,72 @@ import json
 import math
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from parallel_agents.core.errors import CheckpointError, ConfigError
 from parallel_agents.core.files import read_json, write_json
 from parallel_agents.core.folder_lock import lock_folder
 from parallel_agents.core.seeding import Purpose, generator
-from parallel_agents.workflows.conditioned import ParallelOrderConditionedPPO
+from parallel_agents.workflows.blue_policies import OrderScript, play
+from parallel_agents.workflows.conditioned import ParallelOrderConditionedPPO, load_policy
+from parallel_agents.workflows.evaluation import OrderEvaluation, evaluate_in_order
 from parallel_agents.workflows.network import NetworkWorlds
-from parallel_agents.workflows.orders import (
-    ALIGNMENT_WEIGHT,
-    COMPLIANCE_RULES,
-    ORDERS,
-    Compliance,
-    Order,
-    average_compliance,
-    check_order,
-    should_stop,
-)
-from parallel_agents.workflows.search import METHODS, Landscape, Trial, next_order, recommend
+from parallel_agents.workflows.orders import DOCUMENTED, ORDERS, RIGHT_REPAIRS, Compliance, Order, check_order
+from parallel_agents.workflows.search import METHODS, Trial, next_order, recommend
 from parallel_agents.workflows.wrapper import ParallelEnvWrapper
 
 SEARCH_FILE = "search.json"
 _MAX_FILE_BYTES = 64 * 2**20
 
-OnEpisode = Callable[[int, float, float], None]
-"""Called after each episode with its number, mean compliance and mean return."""
+WINDOW = 5  # the stopping rule averages over this many episodes
+MIN_COUNTED = 1  # counted turns per environment in all episodes, below which the stopping rule does not apply
+
+OnEpisode = Callable[["TrainingHistory"], None]
+"""Called after each episode with the history so far."""
 Progress = Callable[[str, Mapping[str, Any]], None]
 """Called with the event "episode" or "workflow" and its fields."""
 
 
 @dataclass
 class TrainingHistory:
-    """The course of a training, one entry per episode."""
+    """The course of a training, one entry per episode: means over environments."""
 
     compliance: list[float] = field(default_factory=list)
-    """Mean over environments; an episode without fixes counts one half."""
+    """By the agent's rule; NaN if no turn called for a repair."""
+    documented: list[float] = field(default_factory=list)
+    """By the documented measure, `no_higher_compromised`; an episode without fixes counts one half."""
     returns: list[float] = field(default_factory=list)
-    """Mean over environments, without the alignment reward."""
-    fixes: list[float] = field(default_factory=list)
-    """Removes and Restores, mean over environments."""
+    """Without the alignment reward."""
+    counted: list[float] = field(default_factory=list)
+    """Turns (or fixes) that counted for compliance."""
     stopped: bool = False
-    """Whether the training stopped because the compliance threshold was reached."""
+    """Whether the training stopped because the order was learnt."""
 
     @property
     def episodes(self) -> int:
         """Number of episodes of each environment."""
         return len(self.returns)
 
+    @property
+    def last(self) -> dict[str, float]:
+        """The last episode's number, compliance by both measures, and return."""
+        return {
+            "episode": self.episodes, "compliance": self.compliance[-1], "documented": self.documented[-1],
+            "return": self.returns[-1],
+        }  # fmt: skip
 
-@dataclass(frozen=True)
-class OrderEvaluation:
-    """A policy's mean return (environment reward only) and compliance under an order."""
+    def keeps_order(self, threshold: float, min_episodes: int) -> bool:
+        """Return whether compliance over the last `WINDOW` episodes has reached the threshold.
 
-    value: float
-    error: float
-    """Standard error of the value."""
-    compliance: float
+        At least `min_episodes` are needed, and `MIN_COUNTED` counted turns per environment.
+        """
+        if self.episodes < max(min_episodes, 1) or sum(self.counted) < MIN_COUNTED:
+            return False
+        return bool(np.mean(self.compliance[-WINDOW:]) >= threshold)
 
 
 def train_order(
@@ -91,16 +95,28 @@ def train_order(
     *,
     threshold: float = 0.95,
     min_episodes: int = 10,
+    history: TrainingHistory | None = None,
     on_episode: OnEpisode | None = None,
 ) -> TrainingHistory:
-    """Train under the agent's order until its average compliance reaches the threshold, at most `episodes` episodes."""
-    history = TrainingHistory()
-    rates: list[NDArray[np.float64]] = []
-    fixes = 0
+    """Train under the agent's order until it is learnt, at most until there are `episodes` episodes.
+
+    It is learnt once the mean of `WINDOW` episodes reaches the threshold in compliance and, with the default rule, the
+    script's return. With the history of earlier episodes, go on from there.
+    """
+    history, least = history or TrainingHistory(), -math.inf
+    if agent.compliance.rule == RIGHT_REPAIRS:
+        repeats = -(-200 // envs.n_envs)
+        red = envs.options.get("red", "B_line")
+        options = {**envs.options, "red": red * repeats if isinstance(red, list | tuple) else red}
+        worlds = NetworkWorlds(envs.n_envs * repeats, **options, purpose=Purpose.EVALUATION_WORLD)
+        least = float(play(worlds, OrderScript(agent.orders[0]), 0).sum(axis=0).mean())
+    envs.episode = history.episodes - 1
     while history.episodes < episodes and not history.stopped:
-        rates.append(_train_episode(agent, envs, history, on_episode))
-        fixes += int(agent.compliance.total_fixes.sum())
-        history.stopped = should_stop(np.stack(rates), fixes, threshold, min_episodes)
+        _train_episode(agent, envs, history)
+        enough = np.mean(history.returns[-WINDOW:]) >= least
+        history.stopped = bool(enough) and history.keeps_order(threshold, min_episodes)
+        if on_episode is not None:
+            on_episode(history)
     if agent.buffer.turns:
         agent.update()
     return history
@@ -112,58 +128,50 @@ def train_all_orders(
     episodes: int,
     *,
     seed: int = 0,
+    history: TrainingHistory | None = None,
     on_episode: OnEpisode | None = None,
 ) -> TrainingHistory:
     """Train one policy for all orders: every environment gets a random order in every episode."""
-    history = TrainingHistory()
-    for episode in range(episodes):
-        drawn = generator(seed, Purpose.SAMPLE, epoch=episode).integers(0, len(ORDERS), envs.n_envs)
+    history = history or TrainingHistory()
+    envs.episode = history.episodes - 1
+    while history.episodes < episodes:
+        drawn = generator(seed, Purpose.SAMPLE, epoch=history.episodes).integers(0, len(ORDERS), envs.n_envs)
         agent.set_order([ORDERS[i] for i in drawn])
-        _train_episode(agent, envs, history, on_episode)
+        _train_episode(agent, envs, history)
+        if on_episode is not None:
+            on_episode(history)
     if agent.buffer.turns:
         agent.update()
     return history
 
 
-def _train_episode(
-    agent: ParallelOrderConditionedPPO, envs: ParallelEnvWrapper, history: TrainingHistory, on_episode: OnEpisode | None
-) -> NDArray[np.float64]:
-    """Play one episode of every environment, with an update whenever the buffer is full; return compliance (n,)."""
+def _train_episode(agent: ParallelOrderConditionedPPO, envs: ParallelEnvWrapper, history: TrainingHistory) -> None:
+    """Play one episode of every environment, with an update whenever the buffer is full; add it to the history."""
     observations, returns = envs.reset(), np.zeros(envs.n_envs)
     agent.compliance.reset()
+    documented = Compliance(agent.orders, envs.n_envs, DOCUMENTED)
     done = False
     while not done:
-        access = envs.access  # a fix is judged on the state before the action
+        access = envs.access  # an action is judged on the state before it
         actions = agent.get_actions(observations)
         next_observations, rewards, dones = envs.step(actions)
-        alignment = agent.compliance.observe(actions, access)
+        alignment = agent.compliance.observe(actions, access, observations, envs.repaired)
+        documented.observe(actions, access, observations, envs.repaired)
         agent.buffer.add(observations, actions, rewards + alignment, dones)
         done = bool(dones.all())
         if agent.buffer.turns == agent.steps:
             agent.update(None if done else next_observations)
         observations, returns = next_observations, returns + rewards
-    rates = agent.compliance.rates()
-    history.compliance.append(average_compliance(rates))
+    history.compliance.append(agent.compliance.average(agent.compliance.rates()))
+    history.documented.append(documented.average(documented.rates()))
     history.returns.append(float(returns.mean()))
-    history.fixes.append(float(agent.compliance.total_fixes.mean()))
-    if on_episode is not None:
-        on_episode(history.episodes, history.compliance[-1], history.returns[-1])
-    return rates
+    history.counted.append(float(agent.compliance.counted.mean()))
 
 
 def evaluate_order(agent: ParallelOrderConditionedPPO, order: Iterable[str], worlds: NetworkWorlds) -> OrderEvaluation:
     """Play one episode of every world with the policy's likeliest actions under an order, which may be a new one."""
     checked = check_order(order)
-    policy, counters = agent.policy(checked), Compliance(checked, worlds.n_worlds, agent.compliance.rule)
-    observations, returns = worlds.reset(0), np.zeros(worlds.n_worlds)
-    for turn in range(worlds.late_start, worlds.steps):
-        access = worlds.access
-        actions = policy(observations, 0, turn)
-        observations, rewards, _ = worlds.step(actions)
-        counters.observe(actions, access)
-        returns += rewards
-    error = returns.std(ddof=1) / np.sqrt(len(returns)) if len(returns) > 1 else float("nan")
-    return OrderEvaluation(float(returns.mean()), float(error), average_compliance(counters.rates()))
+    return evaluate_in_order(agent.policy(checked, worlds), checked, worlds)
 
 
 def effective_orders() -> tuple[Order, ...]:
@@ -191,26 +199,15 @@ class WorkflowResult:
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> WorkflowResult:
         """Return the result that `as_json` described."""
-        error = math.nan if content["error"] is None else float(content["error"])
-        evaluation = OrderEvaluation(float(content["value"]), error, float(content["compliance"]))
-        return cls(check_order(content["order"]), TrainingHistory(**content["training"]), evaluation)
+        numbers = {f.name: _number(content[f.name]) for f in fields(OrderEvaluation)}
+        training = dict(content["training"])
+        training["compliance"] = [_number(value) for value in training["compliance"]]
+        return cls(check_order(content["order"]), TrainingHistory(**training), OrderEvaluation(**numbers))
 
 
-@dataclass(frozen=True)
-class Regret:
-    """How far the value of each order tried is below that of the best order, (workflows,) each: search + policy.
-
-    `search`: the scripted defender's shortfall under this order against the best order. `policy`: the trained policy's
-    shortfall against the scripted defender under the same order; negative where the trained policy is better.
-    """
-
-    search: NDArray[np.float64]
-    policy: NDArray[np.float64]
-
-    @property
-    def total(self) -> NDArray[np.float64]:
-        """The trained policy's shortfall against the scripted defender under the best order."""
-        return self.search + self.policy
+def _number(value: float | None) -> float:
+    """Return a stored number; None stands for NaN."""
+    return math.nan if value is None else float(value)
 
 
 @dataclass(frozen=True)
@@ -220,6 +217,8 @@ class SearchResult:
     results: tuple[WorkflowResult, ...]
     seconds: float
     """Duration of this call, without earlier calls that it resumed."""
+    noise: float | None = None
+    """Standard deviation of a value, as the search was told."""
 
     @property
     def trials(self) -> list[Trial]:
@@ -229,18 +228,14 @@ class SearchResult:
     @property
     def best(self) -> Order:
         """The order tried that has the highest mean in the Gaussian process."""
-        return recommend(self.trials)
-
-    def regret(self, landscape: Landscape) -> Regret:
-        """Return the regret of every order tried, split into search and policy error by a brute-forced landscape."""
-        tried = np.array([trial.index for trial in self.trials])
-        values = np.array([trial.value for trial in self.trials])
-        return Regret(landscape.regrets[tried], landscape.means[tried] - values)
+        return recommend(self.trials, self.noise)
 
 
 class ParallelWorkflowRLTrainer:
     """Searches the 120 orders.
 
+    start: folder of a policy trained on all orders; every order is then fine-tuned from it, not trained afresh.
+    noise: standard deviation of a trained order's value over seeds, for the Gaussian process; None: it is fitted.
     worlds: keywords of `NetworkWorlds` (red, version, steps, late_start, …); `options`: further ones of
     `ParallelOrderConditionedPPO`.
     """
@@ -255,9 +250,11 @@ class ParallelWorkflowRLTrainer:
         min_episodes: int = 10,
         *,
         method: str = "gp_ucb",
-        rule: str = COMPLIANCE_RULES[0],
-        alignment_weight: float = ALIGNMENT_WEIGHT,
+        rule: str = RIGHT_REPAIRS,
+        alignment_weight: float | None = None,
         evaluation_episodes: int = 100,
+        start: str | None = None,
+        noise: float | None = None,
         seed: int = 0,
         worlds: Mapping[str, Any] | None = None,
         **options: Any,
@@ -276,7 +273,8 @@ class ParallelWorkflowRLTrainer:
             raise ConfigError(f"search method {method!r} is unknown: choose one of {', '.join(METHODS)}")
         self.settings: dict[str, Any] = {
             **counts, "compliance_threshold": compliance_threshold, "method": method, "rule": rule,
-            "alignment_weight": alignment_weight, "seed": seed, "worlds": dict(worlds or {}), "options": options,
+            "alignment_weight": alignment_weight, "start": start, "noise": noise, "seed": seed,
+            "worlds": dict(worlds or {}), "options": options,
         }  # fmt: skip
         self._make_agent(0)  # raises now if the settings are wrong
         self._evaluation_worlds = NetworkWorlds(
@@ -290,30 +288,29 @@ class ParallelWorkflowRLTrainer:
 
     def run_workflow_search(self, folder: str | Path | None = None, progress: Progress | None = None) -> SearchResult:
         """Try orders until there are `n_workflows`. With a folder, resume the search in it and write to it."""
-        start = time.perf_counter()
+        start, s = time.perf_counter(), self.settings
         with lock_folder(folder):
             results = self._read_results(folder)
-            while len(results) < self.settings["n_workflows"]:
+            while len(results) < s["n_workflows"]:
                 trials = [result.trial for result in results]
-                order = next_order(trials, self.settings["method"], self.settings["seed"])
+                order = next_order(trials, s["method"], s["seed"], noise=s["noise"])
                 results.append(self.run_workflow(len(results), order, progress))
                 if folder is not None:
-                    content = {"settings": self.settings, "results": [result.as_json() for result in results]}
+                    content = {"settings": s, "results": [result.as_json() for result in results]}
                     write_json(Path(folder) / SEARCH_FILE, content)
                 if progress is not None:
                     progress("workflow", {"number": len(results), **results[-1].as_json()})
-        return SearchResult(tuple(results), time.perf_counter() - start)
+        return SearchResult(tuple(results), time.perf_counter() - start, s["noise"])
 
     def run_workflow(self, number: int, order: Order, progress: Progress | None = None) -> WorkflowResult:
-        """Train a fresh policy under one order and evaluate it; `number` selects its draws."""
+        """Train a policy under one order and evaluate it; `number` selects its draws."""
         s, agent = self.settings, self._make_agent(number)
         agent.set_order(order)
         envs = ParallelEnvWrapper(s["n_envs"], **{**s["worlds"], "seed": self._seed(number)})
 
-        def on_episode(episode: int, compliance: float, mean_return: float) -> None:
+        def on_episode(history: TrainingHistory) -> None:
             if progress is not None:
-                fields = {"number": number + 1, "episode": episode, "compliance": compliance, "return": mean_return}
-                progress("episode", fields)
+                progress("episode", {"number": number + 1, **history.last})
 
         history = train_order(
             agent, envs, s["train_episodes_per_env"], threshold=s["compliance_threshold"],
@@ -322,12 +319,18 @@ class ParallelWorkflowRLTrainer:
         return WorkflowResult(check_order(order), history, evaluate_order(agent, order, self._evaluation_worlds))
 
     def _make_agent(self, number: int) -> ParallelOrderConditionedPPO:
-        """Return a fresh agent for the order with this number."""
+        """Return the agent for the order with this number: a fresh one, or the policy to start from."""
         s = self.settings
-        return ParallelOrderConditionedPPO(
-            n_envs=s["n_envs"], steps=s["update_every_steps"], rule=s["rule"],
-            alignment_weight=s["alignment_weight"], seed=self._seed(number), **s["options"],
-        )  # fmt: skip
+        options: dict[str, Any] = {
+            "n_envs": s["n_envs"], "steps": s["update_every_steps"], "rule": s["rule"],
+            "alignment_weight": s["alignment_weight"], "seed": self._seed(number),
+            "version": s["worlds"].get("version", "head"), **s["options"],
+        }  # fmt: skip
+        return (
+            ParallelOrderConditionedPPO(**options)
+            if s["start"] is None
+            else load_policy(Path(s["start"]), **options)[0]
+        )
 
     def _seed(self, number: int) -> int:
         """Return the seed of the order with this number."""

@@ -1,4 +1,4 @@
-"""The network-defence worlds behind other interfaces: plain arrays, Gymnasium and PettingZoo.
+"""The network-defence worlds behind other interfaces: plain arrays, Gymnasium, PettingZoo and the challenge's own.
 
 >>> envs = ParallelEnvWrapper(n_envs=25)
 >>> envs.reset().shape
@@ -28,9 +28,12 @@ from parallel_agents.core.types import Array
 from parallel_agents.env.adapters.gymnasium import GymnasiumAdapter
 from parallel_agents.env.adapters.worker_envs import WorkerEnvs
 from parallel_agents.workflows.network import NetworkWorlds
-from parallel_agents.workflows.network.scenario import N_ACTIONS, OBSERVATION_SIZE
+from parallel_agents.workflows.network.scenario import ACTION_NAMES, HOSTS, N_ACTIONS, OBSERVATION_SIZE
 
 Bits = NDArray[np.uint8]
+
+_ACTIVITY, _COMPROMISED = ("None", "None", "Scan", "Exploit"), ("No", "User", "Unknown", "Privileged")
+_ACCESS = ("None", "User", "Privileged")
 
 
 class _Episodes:
@@ -49,9 +52,10 @@ class _Episodes:
         self.episode += 1
         return self.worlds.reset(self.episode)
 
-    def info(self) -> dict[str, Any]:
-        """Return the true state, for those who study a defender; no defender may read it."""
-        return {"access": self.worlds.access, "ot_running": self.worlds.ot_running}
+    def info(self, world: int | None = None) -> dict[str, Any]:
+        """Return the true state of all worlds or of one, for those who study a defender; no defender may read it."""
+        state = {"access": self.worlds.access, "ot_running": self.worlds.ot_running}
+        return state if world is None else {name: column[world] for name, column in state.items()}
 
 
 class ParallelEnvWrapper:
@@ -86,10 +90,12 @@ class ParallelEnvWrapper:
                 f"{', '.join(options)} given together with make: set the options of a foreign environment inside make()"
             )
         self.n_envs = n_envs
+        self.options = {**options, "seed": seed}
+        """The keywords of `NetworkWorlds` that these environments were made with."""
         self._episodes: _Episodes | None = None
         self._processes: WorkerEnvs | None = None
         if make is None:
-            self._episodes = _Episodes(n_envs, {**options, "seed": seed})
+            self._episodes = _Episodes(n_envs, self.options)
         else:
             self._processes = WorkerEnvs(
                 partial(GymnasiumAdapter, make), n_envs, workers=workers or min(n_envs, os.cpu_count() or 1),
@@ -108,6 +114,10 @@ class ParallelEnvWrapper:
         """Number of the current episode of network-defence worlds, from 0; -1 before the first reset."""
         return -1 if self._episodes is None else self._episodes.episode
 
+    @episode.setter
+    def episode(self, number: int) -> None:
+        self._episodes.episode = number  # type: ignore[union-attr]
+
     def reset(self) -> Array:
         """Start an episode in every environment; return observations (n, 52), or those of foreign environments."""
         return self._episodes.reset() if self._processes is None else self._processes.reset()  # type: ignore[union-attr]
@@ -123,6 +133,11 @@ class ParallelEnvWrapper:
     def access(self) -> NDArray[np.uint8]:
         """Red's true access to every host, (n, 13). Compliance is judged on it; no defender may read it."""
         return self.worlds.access
+
+    @property
+    def repaired(self) -> NDArray[np.int64]:
+        """The host that each world's last action took from red, or -1, (n,)."""
+        return self.worlds.repaired
 
     @property
     def restarts(self) -> int:
@@ -153,12 +168,80 @@ class NetworkEnv(gymnasium.Env[Bits, int]):
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Bits, dict[str, Any]]:
         """Start an episode."""
         super().reset(seed=seed)
-        return self._episodes.reset(seed)[0], {}
+        return self._episodes.reset(seed)[0], self._episodes.info(0)
 
     def step(self, action: int) -> tuple[Bits, float, bool, bool, dict[str, Any]]:
-        """Play one turn; an episode ends as truncated."""
+        """Play one turn; an episode ends as truncated. `info` holds the true state."""
         observations, rewards, dones = self._episodes.worlds.step([int(action)])
-        return observations[0], float(rewards[0]), False, bool(dones[0]), {}
+        return observations[0], float(rewards[0]), False, bool(dones[0]), self._episodes.info(0)
+
+
+class ChallengeWrapper:
+    """One game with the methods of the challenge's ChallengeWrapper; keywords are those of `NetworkWorlds`.
+
+    `reset()` returns the vector of 52 numbers; `step(action)` the vector, the reward, whether `steps` turns are over,
+    and an `info` with the true state, the tables and both sides' actions. Actions are numbered and named as in CybORG.
+
+    >>> env = ChallengeWrapper(red="Meander", version="leaderboard", steps=30)
+    >>> env.reset().shape, env.get_action_space("Blue"), env.action_names[139]
+    ((52,), 145, 'Restore Op_Server0')
+    >>> vector, reward, done, info = env.step(1)
+    >>> info["table"][0]
+    {'Subnet': 'Enterprise', 'Hostname': 'Defender', 'Activity': 'None', 'Compromised': 'No'}
+    >>> env.get_last_action("Red"), env.get_true_table()[8]["Access"]
+    ('DiscoverRemoteSystems:User', 'Privileged')
+    """
+
+    action_names = ACTION_NAMES
+    action_space = spaces.Discrete(N_ACTIONS)
+    observation_space = spaces.Box(-1.0, 1.0, (OBSERVATION_SIZE,), np.float32)
+
+    def __init__(self, **options: Any) -> None:
+        self._episodes, self._action = _Episodes(1, options), "Sleep"
+        self._vector = np.zeros(OBSERVATION_SIZE)
+
+    def reset(self) -> NDArray[np.float64]:
+        """Start an episode; return the vector."""
+        self._vector, self._action = self._episodes.reset()[0].astype(np.float64), "Sleep"
+        return self._vector
+
+    def step(self, action: int) -> tuple[NDArray[np.float64], float, bool, dict[str, Any]]:
+        """Play one turn."""
+        observations, rewards, dones = self._episodes.worlds.step([int(action)])
+        self._vector, self._action = observations[0].astype(np.float64), ACTION_NAMES[int(action)]
+        info = self._episodes.info(0) | {
+            "table": self.get_table(), "true_table": self.get_true_table(), "action": self._action,
+            "red_action": self.get_last_action("Red"),
+        }  # fmt: skip
+        return self._vector, float(rewards[0]), bool(dones[0]), info
+
+    def get_observation(self, agent: str = "Blue") -> NDArray[np.float64]:
+        """Return blue's last vector."""
+        return self._vector
+
+    def get_action_space(self, agent: str = "Blue") -> int:
+        """Return the number of blue's actions, as the challenge gives it to `get_action`."""
+        return N_ACTIONS
+
+    def get_last_action(self, agent: str) -> str:
+        """Return the last action of "Blue" or "Red" by name."""
+        return self._action if agent == "Blue" else self._episodes.worlds.red_actions[0]
+
+    def get_table(self) -> list[dict[str, str]]:
+        """Return what blue observes as rows of the challenge's table, without addresses, which are drawn at random."""
+        bits = self._vector.astype(np.int64).reshape(len(HOSTS), 4)
+        return [
+            {"Subnet": host.subnet, "Hostname": host.name, "Activity": _ACTIVITY[2 * row[0] + row[1]],
+             "Compromised": _COMPROMISED[2 * row[2] + row[3]]} for host, row in zip(HOSTS, bits, strict=True)
+        ]  # fmt: skip
+
+    def get_true_table(self) -> list[dict[str, str]]:
+        """Return red's true access as rows of a table."""
+        access = self._episodes.worlds.access[0]
+        return [
+            {"Subnet": host.subnet, "Hostname": host.name, "Access": _ACCESS[level]}
+            for host, level in zip(HOSTS, access, strict=True)
+        ]
 
 
 class NetworkVectorEnv(VectorEnv[Bits, NDArray[np.int64], NDArray[Any]]):

@@ -16,18 +16,18 @@ from parallel_agents.algorithms import acting
 from parallel_agents.algorithms.acting import (
     EPSILON_SLOTS,
     ActionDraws,
+    Choice,
     FrameStack,
     Inference,
     RecurrentState,
     Weights,
-    epsilon_greedy,
     needs_forward,
-    sample_categorical,
 )
+from parallel_agents.algorithms.acting_kernels import Rule
 from parallel_agents.core.errors import ActionError, ShapeError
 from parallel_agents.core.seeding import Identity, Purpose, generator
 from parallel_agents.core.types import Transitions
-from parallel_agents.nn import MLP
+from parallel_agents.nn import MLP, ActorCritic, Discrete, QuantileNetwork, SquashedGaussian
 from parallel_agents.replay import Ring, RingShape
 
 # -- draws ----------------------------------------------------------------------------------------------------
@@ -160,13 +160,13 @@ def test_networks_without_hidden_state_get_their_arrays_unchanged() -> None:
 # -- the forward pass -----------------------------------------------------------------------------------------
 
 
-def make_inference(network: MLP, agents: int, worlds: int, *, together: bool) -> Inference:
-    inference = Inference(network, agents, worlds, together=together)
+def make_inference(network: Any, agents: int, worlds: int, *, together: bool, compiled: bool = False) -> Inference:
+    inference = Inference(network, agents, worlds, together=together, compiled=compiled)
     inference.weights = Weights(1, network.init(Identity((0,) * agents, tuple(range(agents)))))
     return inference
 
 
-def random_inputs(network: MLP, agents: int, worlds: int, seed: int = 0) -> np.ndarray:
+def random_inputs(network: Any, agents: int, worlds: int, seed: int = 0) -> np.ndarray:
     return generator(seed, Purpose.NOISE).standard_normal((agents, worlds, network.inputs), np.float32)
 
 
@@ -253,9 +253,26 @@ def test_the_last_tile_has_as_many_rows_as_the_others(network: MLP, worlds: int)
     assert outputs[:, -1].tobytes() == tile[:, place].tobytes()
 
 
-def test_the_outputs_are_those_of_the_network() -> None:
-    network = MLP(4, (8,), 3)
-    inference, inputs = make_inference(network, 3, 130, together=True), random_inputs(network, 3, 130)
+@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize(
+    "network",
+    [
+        MLP(4, (8,), 3),
+        MLP(17, (33, 9), 5, dueling=True),
+        MLP(1, (), 1, activation="elu"),
+        ActorCritic(8, (16, 5), Discrete(3)),
+        ActorCritic(3, (6,), SquashedGaussian((-1.0, -2.0), (1.0, 1.0))),
+        QuantileNetwork(20, 24, 4, 12),
+    ],
+    ids=str,
+)
+def test_the_outputs_are_those_of_the_network(network: Any, compiled: bool) -> None:
+    inference, inputs = (
+        make_inference(network, 3, 130, together=True, compiled=compiled),
+        random_inputs(network, 3, 130),
+    )
+    for n in range(3):
+        assert inference.forward_agent(n, inputs[n]).tobytes() == inference.forward(inputs)[n].tobytes()
     expected = network.forward(network.bind(inference.weights.rows), torch.from_numpy(inputs)).numpy()
     np.testing.assert_allclose(inference.forward(inputs), expected, rtol=1e-4, atol=1e-6)
 
@@ -276,6 +293,17 @@ def test_before_anything_is_published_the_version_is_0() -> None:
 
 
 # -- exploration ----------------------------------------------------------------------------------------------
+
+
+def epsilon_greedy(values: np.ndarray, *rest: Any) -> np.ndarray:
+    return Choice(Rule.EPSILON_GREEDY, sizes=(values.shape[2],))(values, *rest)[0]
+
+
+def sample_categorical(logits: np.ndarray, draws: np.ndarray, masks: Any = None) -> tuple[np.ndarray, np.ndarray]:
+    """Return one choice (N, W) and its log-probability; the value that networks put behind their logits is 0."""
+    outputs = np.concatenate([logits, np.zeros_like(logits[..., :1])], -1)
+    actions, columns = Choice(Rule.CATEGORICAL, sizes=logits.shape[2:])(outputs, draws, np.ones(len(logits)), masks)
+    return actions, columns["log_prob"]
 
 
 def plain_epsilon_greedy(values: Any, draws: Any, epsilons: Any, masks: Any) -> np.ndarray:
@@ -367,19 +395,19 @@ def test_a_mask_of_another_shape_is_refused(shape: tuple[int, ...]) -> None:
 def test_sampled_actions_follow_the_policy() -> None:
     logits = np.tile(np.log(np.array([0.1, 0.2, 0.7], np.float32)), (1, 30_000, 1))
     draws = generator(5, Purpose.NOISE).random((1, 30_000, 1))
-    actions, log_prob = sample_categorical(logits, draws, (3,), None)
-    shares = np.bincount(actions[0, :, 0], minlength=3) / 30_000
+    actions, log_prob = sample_categorical(logits, draws)
+    shares = np.bincount(actions[0], minlength=3) / 30_000
     assert np.allclose(shares, [0.1, 0.2, 0.7], atol=0.01)
-    assert np.allclose(np.exp(log_prob[0]), np.array([0.1, 0.2, 0.7])[actions[0, :, 0]], atol=1e-5)
+    assert np.allclose(np.exp(log_prob[0]), np.array([0.1, 0.2, 0.7])[actions[0]], atol=1e-5)
 
 
 def test_masked_actions_are_never_sampled() -> None:
     logits = np.zeros((1, 500, 3), np.float32)
     draws = generator(6, Purpose.NOISE).random((1, 500, 1))
     masks = np.tile(np.array([True, False, True]), (1, 500, 1))
-    actions, log_prob = sample_categorical(logits, draws, (3,), masks)
-    assert set(actions[0, :, 0].tolist()) == {0, 2}
+    actions, log_prob = sample_categorical(logits, draws, masks)
+    assert set(actions[0].tolist()) == {0, 2}
     assert np.allclose(np.exp(log_prob), 0.5)
     masks[0, 7] = False
     with pytest.raises(ActionError, match="agent 0 in world 7 forbids every action"):
-        sample_categorical(logits, draws, (3,), masks)
+        sample_categorical(logits, draws, masks)

@@ -105,7 +105,7 @@ def test_quantiles_and_noise_are_new_in_every_update() -> None:
 
 
 def test_an_iqn_round_learns_from_new_quantiles_in_every_update(monkeypatch: pytest.MonkeyPatch) -> None:
-    model = with_transitions(IQN((1,), 2, layer=4, n_frames=1, **REPLAY), 0)
+    model = with_transitions(IQN((1,), 2, layer=4, n_frames=1, kernels="torch", **REPLAY), 0)
     stack, seen = Stack([model], together=True), []
     network = stack.learner.network
     plain = type(network).quantiles

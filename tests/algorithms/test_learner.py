@@ -13,7 +13,6 @@ from parallel_agents.algorithms import DQN, IQN, PPO, Model, learner
 from parallel_agents.algorithms.learner import (
     CACHE_NUMBERS,
     FEWEST_AGENTS,
-    SCHEDULES,
     GradientAccumulator,
     LearnerState,
     LearningRates,
@@ -21,12 +20,11 @@ from parallel_agents.algorithms.learner import (
     Snapshot,
     accumulator_state,
     block_size,
-    noise_scale,
     numbers_per_update,
-    scheduled,
 )
 from parallel_agents.core.seeding import Identity, Purpose, generator
 from parallel_agents.engine.stacks import random_snapshot
+from parallel_agents.kernels.schedules import SCHEDULES, noise_scale, scheduled
 from parallel_agents.nn import MLP
 
 # -- states ---------------------------------------------------------------------------------------------------
@@ -78,12 +76,12 @@ def test_the_numbers_of_the_schedules_stand_for_their_names() -> None:
     ],
 )
 def test_scheduled_values_equal_those_computed_by_hand(schedule: int, expected: list[float]) -> None:
-    assert [scheduled(schedule, 8.0, 2.0, count, 4) for count in (0, 1, 2, 4, 9)] == pytest.approx(expected)
+    assert [scheduled(schedule, 8.0, 2.0, float(count), 4.0) for count in (0, 1, 2, 4, 9)] == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("schedule", range(3))
 def test_without_a_span_a_value_is_constant(schedule: int) -> None:
-    assert scheduled(schedule, 8.0, 2.0, 1000, 0) == 8.0
+    assert scheduled(schedule, 8.0, 2.0, 1000.0, 0.0) == 8.0
 
 
 def test_every_agent_has_its_own_schedule_by_its_own_updates() -> None:
@@ -110,7 +108,7 @@ def test_noise_and_signal_are_those_that_the_gradients_were_made_with() -> None:
     batches = gradients.mean(axis=2)
     small = (batches**2).sum(-1).mean(axis=1)
     large = (batches.mean(axis=1) ** 2).sum(-1)
-    noise, signal = noise_scale(small.mean(keepdims=True), large.mean(keepdims=True), 8, np.array([4]))
+    noise, signal = noise_scale(float(small.mean()), float(large.mean()), 8, 4)
     np.testing.assert_allclose(noise, 32.0, rtol=0.05)
     np.testing.assert_allclose(signal, 9.0, rtol=0.05)
 
@@ -155,15 +153,15 @@ AGENTS, UPDATES = 9, 4
 REPLAY: dict[str, Any] = {"batch_size": 5, "hidden": (7,)}
 ROLLOUT: dict[str, Any] = {"worlds": 2, "rollout": 8, "n_epochs": 2, "n_minibatches": 2, "hidden": (7,)}
 MODELS = {
-    "dqn": lambda: DQN((3,), 2, **REPLAY),
-    "dqn, joined batches": lambda: DQN((3,), 2, **REPLAY, max_accumulated_batches=4),
-    "dqn, priorities": lambda: DQN((3,), 2, **REPLAY, priority_alpha=0.6),
-    "dqn, recurrent": lambda: DQN((3,), 2, **REPLAY, recurrent=True, sequence=3),
-    "dqn, large layers": lambda: DQN((90,), 2, hidden=(100,), batch_size=5),
-    "iqn": lambda: IQN((3,), 2, layer=7, n_frames=1, batch_size=5),
-    "ppo": lambda: PPO((3,), 2, **ROLLOUT),
-    "ppo, stops early": lambda: PPO((3,), 2, **ROLLOUT, target_kl=1e-5),
-    "ppo, recurrent": lambda: PPO((3,), 2, **ROLLOUT, recurrent=True, sequence=4),
+    "dqn": lambda: DQN((3,), 2, **REPLAY, kernels="torch"),
+    "dqn, joined batches": lambda: DQN((3,), 2, **REPLAY, max_accumulated_batches=4, kernels="torch"),
+    "dqn, priorities": lambda: DQN((3,), 2, **REPLAY, priority_alpha=0.6, kernels="torch"),
+    "dqn, recurrent": lambda: DQN((3,), 2, **REPLAY, recurrent=True, sequence=3, kernels="torch"),
+    "dqn, large layers": lambda: DQN((90,), 2, hidden=(100,), batch_size=5, kernels="torch"),
+    "iqn": lambda: IQN((3,), 2, layer=7, n_frames=1, batch_size=5, kernels="torch"),
+    "ppo": lambda: PPO((3,), 2, **ROLLOUT, kernels="torch"),
+    "ppo, stops early": lambda: PPO((3,), 2, **ROLLOUT, target_kl=1e-5, kernels="torch"),
+    "ppo, recurrent": lambda: PPO((3,), 2, **ROLLOUT, recurrent=True, sequence=4, kernels="torch"),
 }
 
 

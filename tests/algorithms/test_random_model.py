@@ -22,6 +22,6 @@ def test_actions_are_uniform_and_depend_on_seed_and_agent():
 
 
 def test_it_learns_nothing_and_needs_an_action():
-    assert RandomModel(3, 2).train_step() == 0.0
+    assert RandomModel(3, 2).train_step() == {"updates": 0}
     with pytest.raises(ConfigError, match="n_actions is 0"):
         RandomModel(3, 0)

@@ -11,6 +11,7 @@ import pytest
 from parallel_agents.algorithms.dqn import DQNLearner, RecurrentDQNLearner
 from parallel_agents.algorithms.iqn import IQNLearner
 from parallel_agents.algorithms.learner import LearnerState, RoundResult, Snapshot
+from parallel_agents.algorithms.options import Kernels
 from parallel_agents.algorithms.ppo import PPOLearner
 from parallel_agents.core.seeding import Identity, Purpose
 from parallel_agents.nn import MLP, ActorCritic, Discrete, QuantileNetwork
@@ -20,6 +21,7 @@ from tests.algorithms.reference import ReferenceLearner
 
 AGENTS = Identity((5, 6), (0, 3))
 UPDATES, BATCH = 3, 5
+KERNELS: list[Kernels] = ["auto", "torch"]
 HYPER = [
     {"lr": 1e-2, "lr_final": 2e-3, "lr_updates": 4, "clip": 0.4, "tau": 0.25},
     {"lr": 5e-3, "lr_final": 5e-3, "lr_updates": 0, "clip": 50.0, "tau": 0.5},
@@ -81,10 +83,11 @@ def check_metrics(result: RoundResult, agent: int, expected: list[tuple[float, f
     np.testing.assert_allclose(actual, np.mean(expected, 0), rtol=2e-4)
 
 
+@pytest.mark.parametrize("kernels", KERNELS)
 @pytest.mark.parametrize("weights", [False, True])
 @pytest.mark.parametrize("double", [True, False])
-def test_a_dqn_round_equals_the_reference(double: bool, weights: bool) -> None:
-    learner = DQNLearner(MLP(3, (4,), 2), UPDATES, BATCH, double)
+def test_a_dqn_round_equals_the_reference(double: bool, weights: bool, kernels: Kernels) -> None:
+    learner = DQNLearner(MLP(3, (4,), 2), UPDATES, BATCH, double, kernels=kernels)
     state, columns = start(learner, REPLAY), replay_columns(weights)
     new, result = learner.learn(state, Snapshot(7, columns), AGENTS)
     for agent in range(2):
@@ -100,10 +103,11 @@ def test_a_dqn_round_equals_the_reference(double: bool, weights: bool) -> None:
         check_metrics(result, agent, metrics)
 
 
+@pytest.mark.parametrize("kernels", KERNELS)
 @pytest.mark.parametrize(("double", "weights"), [(True, True), (False, False)])
-def test_an_iqn_round_equals_the_reference(double: bool, weights: bool) -> None:
+def test_an_iqn_round_equals_the_reference(double: bool, weights: bool, kernels: Kernels) -> None:
     network, quantiles = QuantileNetwork(3, 4, 2), 4
-    learner = IQNLearner(network, UPDATES, BATCH, double, quantiles=quantiles)
+    learner = IQNLearner(network, UPDATES, BATCH, double, quantiles=quantiles, kernels=kernels)
     state, columns = start(learner, REPLAY), replay_columns(weights)
     new, result = learner.learn(state, Snapshot(7, columns), AGENTS)
     choices = []
@@ -117,7 +121,8 @@ def test_an_iqn_round_equals_the_reference(double: bool, weights: bool) -> None:
             draws = reference.philox(seed, Purpose.QUANTILE, number, epoch=update)
             drawn = draws.random((2, BATCH, quantiles), np.float32)
             draws = reference.philox(seed, Purpose.NOISE, number, epoch=update)
-            noise = draws.standard_normal((2, network.noise_size), np.float32).astype(np.float64)
+            uniforms = draws.random((2, network.noise_size, 2))
+            noise = np.sqrt(-2.0 * np.log1p(-uniforms[..., 0])) * np.cos(2.0 * np.pi * uniforms[..., 1])
             batch |= {"quantiles": drawn[0].astype(np.float64), "next_quantiles": drawn[1].astype(np.float64)}
             batch |= {"noise": noise[0], "next_noise": noise[1]}
             targets, best = reference.iqn_targets(expected.online, expected.target, batch, double=double)
@@ -217,8 +222,10 @@ def ppo_samples(
     }
 
 
-def ppo_learner() -> PPOLearner:
-    return PPOLearner(ActorCritic(3, (4,), Discrete(2)), PASSES, MINIBATCHES, -(-TURNS * WORLDS // MINIBATCHES))
+@pytest.fixture(params=["auto", "torch"])
+def ppo_learner(request: pytest.FixtureRequest) -> PPOLearner:
+    batch = -(-TURNS * WORLDS // MINIBATCHES)
+    return PPOLearner(ActorCritic(3, (4,), Discrete(2)), PASSES, MINIBATCHES, batch, kernels=request.param)
 
 
 def check_ppo(
@@ -247,27 +254,27 @@ def permuted_places(columns: Mapping[str, Any], agent: int) -> Iterator[Any]:
         yield from np.array_split(draws.permutation(whole), MINIBATCHES)
 
 
-def test_a_ppo_round_equals_the_reference() -> None:
+def test_a_ppo_round_equals_the_reference(ppo_learner: PPOLearner) -> None:
     columns = trajectory()
     updates = [
         [(own, np.full(len(own), 1 / len(own))) for own in permuted_places(columns, agent)] for agent in range(2)
     ]
-    check_ppo(ppo_learner(), columns, updates)
+    check_ppo(ppo_learner, columns, updates)
 
 
-def test_a_ppo_round_of_weighted_samples_equals_the_reference() -> None:
+def test_a_ppo_round_of_weighted_samples_equals_the_reference(ppo_learner: PPOLearner) -> None:
     """`sample_weights` weigh each sample's terms once, and the normalisation of the advantages."""
     columns = trajectory()
     weights = (0.3 + numpy_generator(9).random((2, TURNS + 1, WORLDS))).astype(np.float32)
     columns["sample_weights"] = weights
     flat = weights.reshape(2, -1).astype(np.float64)
     updates = [[(own, flat[agent][own] / len(own)) for own in permuted_places(columns, agent)] for agent in range(2)]
-    check_ppo(ppo_learner(), columns, updates, flat[:, : TURNS * WORLDS])
+    check_ppo(ppo_learner, columns, updates, flat[:, : TURNS * WORLDS])
 
 
-def test_a_ppo_round_of_samples_drawn_by_class_equals_the_reference() -> None:
+def test_a_ppo_round_of_samples_drawn_by_class_equals_the_reference(ppo_learner: PPOLearner) -> None:
     """Each drawn sample counts by its correction, once."""
-    learner, columns, draws = ppo_learner(), trajectory(), numpy_generator(9)
+    learner, columns, draws = ppo_learner, trajectory(), numpy_generator(9)
     batch = learner.batch
     total = PASSES * MINIBATCHES * batch
     whole = [np.flatnonzero(columns["valid"][agent].reshape(-1)) for agent in range(2)]

@@ -53,8 +53,8 @@ def random_samples(agents, samples, net):
     )
 
 
-def learners(agents, net, batch, *, updates=3, double=True, hyper=None, seeds=None):
-    learner = DQNLearner(net, updates, batch, double)
+def learners(agents, net, batch, *, updates=3, double=True, hyper=None, seeds=None, kernels="auto"):
+    learner = DQNLearner(net, updates, batch, double, kernels=kernels)
     identity = Identity(tuple(seeds or (0,) * agents), tuple(range(agents)))
     state = learner.init(identity, hyper or [HYPER] * agents)
     return learner, identity, state, random_samples(agents, updates * batch, net)
@@ -87,6 +87,7 @@ def _trimmed(sizes, agents):
     return trimmed
 
 
+KERNELS = st.sampled_from(["auto", "torch"])
 SIZE = st.one_of(st.integers(1, 3), st.sampled_from([5, 7, 8, 9, 16, 17, 31, 33]))
 NETWORK = st.builds(MLP, SIZE, st.lists(SIZE, max_size=2).map(tuple), st.integers(1, 7), st.booleans())
 
@@ -99,11 +100,12 @@ NETWORK = st.builds(MLP, SIZE, st.lists(SIZE, max_size=2).map(tuple), st.integer
     double=st.booleans(),
     rates=st.lists(st.sampled_from([1e-3, 1e-2, 0.1]), min_size=9, max_size=9),
     hard=st.booleans(),
+    kernels=KERNELS,
     data=st.data(),
 )
-def test_any_grouping_gives_the_same_bytes(net, agents, batch, double, rates, hard, data):
+def test_any_grouping_gives_the_same_bytes(net, agents, batch, double, rates, hard, kernels, data):
     hyper = [{**HYPER, "lr": rate, "lr_final": rate, "target_interval": 2 * hard} for rate in rates[:agents]]
-    work = learners(agents, net, batch, double=double, hyper=hyper)
+    work = learners(agents, net, batch, double=double, hyper=hyper, kernels=kernels)
     whole = bytes_of(learn_in_groups([agents], *work))
     assert bytes_of(learn_in_groups([1] * agents, *work)) == whole
     assert bytes_of(learn_in_groups(data.draw(groupings(agents)), *work)) == whole
@@ -115,11 +117,12 @@ def test_any_grouping_gives_the_same_bytes(net, agents, batch, double, rates, ha
     agents=st.integers(2, 9),
     chosen=st.integers(0, 8),
     change=st.sampled_from(["snapshot", "lr", "clip", "seed", "nan", "not ready"]),
+    kernels=KERNELS,
     data=st.data(),
 )
-def test_a_change_of_one_agent_changes_no_byte_of_the_others(net, agents, chosen, change, data):
+def test_a_change_of_one_agent_changes_no_byte_of_the_others(net, agents, chosen, change, kernels, data):
     assume(chosen < agents)
-    learner, identity, state, snapshot = learners(agents, net, 5)
+    learner, identity, state, snapshot = learners(agents, net, 5, kernels=kernels)
     sizes = data.draw(groupings(agents))
     before = learn_in_groups(sizes, learner, identity, state, snapshot)
     columns = {name: column.copy() for name, column in snapshot.columns.items()}
@@ -143,7 +146,7 @@ def test_a_change_of_one_agent_changes_no_byte_of_the_others(net, agents, chosen
         assert bytes_of(after, chosen) != bytes_of(before, chosen)
 
 
-# -- mutants: one broken rule each ----------------------------------------------------------------------------
+# -- mutants: one broken rule of torch stacks each ------------------------------------------------------------
 
 
 AGENTS, INPUTS, HIDDEN = [2, 3, 5, 9], [1, 2, 7, 33], [(33,), (64, 64), (7, 9)]
@@ -155,7 +158,7 @@ def equal_at_all_shapes(count=16):
     draws = random.Random(0)
     for _ in range(count):
         agents, inputs, hidden, outputs, batch = map(draws.choice, (AGENTS, INPUTS, HIDDEN, OUTPUTS, BATCHES))
-        work = learners(agents, MLP(inputs, hidden, outputs), batch)
+        work = learners(agents, MLP(inputs, hidden, outputs), batch, kernels="torch")
         if bytes_of(learn_in_groups([agents], *work)) != bytes_of(learn_in_groups([1] * agents, *work)):
             return False
     return True

@@ -29,8 +29,13 @@ def test_a_plain_loop_over_agents_does_the_work_of_our_run() -> None:
 
 def test_kernels_are_a_share_of_the_run_they_are_measured_in() -> None:
     rows = list(treasure_bench._kernel_shares(2, Effort(quick=True)))
-    assert all(row.ratio is not None and 0.0 < row.ratio < 1.0 for row in rows)
-    assert [row.sides[0].counts["forward_calls"] for row in rows] == [1200, 1200]
+    assert [row.name.split(": ")[1].split(" and")[0] for row in rows] == ["compiled turns", "acting"]
+    for row in rows:
+        (side,) = row.sides
+        assert side.counts == {"turns": 1200, "transitions": 2400, "updates": 192, "samples": 6144}
+        assert min(row.detail.values()) > 0.0  # a method that nobody calls takes no time
+        assert row.ratio == pytest.approx(sum(row.detail.values()) / side.seconds)
+        assert row.ratio < 1.0
 
 
 def test_a_learner_in_the_background_that_was_not_there_fails_its_row() -> None:

@@ -40,6 +40,7 @@ def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.Captu
     """Return a function that runs a command in this process, in a folder that holds the game as guess.py."""
     (tmp_path / "guess.py").write_text(GAME)
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])  # loading a target adds its folder
 
     def run(*words: str) -> Result:
         capfd.readouterr()

@@ -9,9 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from parallel_agents.cli.results import _samples
 from parallel_agents.cli.target import load_target
 from parallel_agents.cli.viewers import TerminalViewer
-from parallel_agents.tracking.metrics import read_metrics
+from parallel_agents.tracking.metrics import Metrics, read_metrics
 from tests.cli.conftest import Command, settings
 
 SMALL = settings(
@@ -91,11 +92,14 @@ def test_eval_refuses_impossible_options(command: Command, words: list[str], mes
     assert message in ended.json["message"]
 
 
-def test_a_gif_must_have_a_name_that_ends_in_gif(command: Command) -> None:
+def test_an_animation_must_have_a_name_that_ends_in_gif_or_mp4(command: Command) -> None:
     train_harvest(command)
-    ended = command("eval", "run", "--gif", "episode.mp4", "--json")
+    ended = command("eval", "run", "--gif", "episode.avi", "--json")
     assert ended.code == 2
-    assert "give a file name that ends in .gif" in ended.json["message"]
+    assert "give a file name that ends in .gif or .mp4" in ended.json["message"]
+    ended = command("eval", "run", "--gif", "episode.gif", "--seen-by", "nobody", "--json")
+    assert ended.code == 2
+    assert "--seen-by nobody: this run has agent_0" in ended.json["message"]
 
 
 def test_a_curve_has_its_interval_over_seeds_if_there_are_several(command: Command, tmp_path: Path) -> None:
@@ -103,7 +107,9 @@ def test_a_curve_has_its_interval_over_seeds_if_there_are_several(command: Comma
     train_harvest(command, "--seeds", "3")
     ended = command("curve", "run", "--out", "pictures/curve.png", "--json")
     assert ended.code == 0, ended.err
-    assert ended.json == {"file": "pictures/curve.png", "runs": ["run"], "interval_over": ["seeds"]}
+    assert {name: ended.json[name] for name in ("file", "runs", "interval_over")} == {
+        "file": "pictures/curve.png", "runs": ["run"], "interval_over": ["seeds"],
+    }  # fmt: skip
     assert (tmp_path / "pictures" / "curve.png").read_bytes().startswith(b"\x89PNG")
     metrics = read_metrics(tmp_path / "run")
     assert metrics.seeds().shape == (3, 3)
@@ -164,3 +170,32 @@ def test_export_reports_unknown_agents_and_replicas_and_missing_best_weights(com
     assert (replica.code, "--replica 3: this run has replicas 0 to 0" in replica.err) == (2, True)
     best = command("export", "run", "--agent", "agent_0", "--best", "--out", "w")
     assert (best.code, "knows no best weights" in best.err) == (1, True)
+
+
+def test_an_episode_of_a_gymnasium_environment_is_drawn(command: Command, tmp_path: Path) -> None:
+    pytest.importorskip("pygame")
+    small = settings("experiment.max_turns=8")
+    command("train", "gymnasium:CartPole-v1", "--algo", "ppo", "--epochs", "1", "--out", "run", "--quiet", *small)
+    plain = command("eval", "run", "--episodes", "2", "--json").json
+    drawn = command("eval", "run", "--episodes", "2", "--gif", "cart.gif", "--json").json
+    assert (tmp_path / "cart.gif").read_bytes().startswith(b"GIF")
+    assert drawn["mean_return"] == plain["mean_return"]
+
+
+def test_a_curve_shows_episode_returns_by_steps_or_time_and_by_setting(command: Command, tmp_path: Path) -> None:
+    command("train", "guess.py", "--out", "run", "--quiet", "--sweep", "model.lr=0.1,0.001")
+    drawn = command("curve", "run", "--out", "curve.pdf", "--x", "steps", "--smooth", "2", "--json").json
+    assert drawn["runs"] == ["run model.lr=0.1", "run model.lr=0.001"], "settings are curves of their own"
+    assert (tmp_path / "curve.pdf").read_bytes().startswith(b"%PDF")
+    returns = read_metrics(tmp_path / "run").episode_returns()
+    assert drawn["last"]["run model.lr=0.1"] == pytest.approx(returns[0, -2:].mean())
+    assert command("curve", "run", "--x", "time", "--out", "curve.svg").code == 0
+    assert "give a file name that ends in .png, .svg or .pdf" in command("curve", "run", "--out", "curve.txt").err
+    assert command("curve", "run", "--smooth", "0").code == 2
+
+
+def test_epochs_without_a_finished_episode_keep_the_return_before(tmp_path: Path) -> None:
+    lines = [{"epoch": k + 1, "rewards": [0.0], "episodes": [n], "episode_returns": [r]} for k, (n, r) in
+             enumerate([(0, None), (1, 5.0), (0, None), (2, 9.0)])]  # fmt: skip
+    metrics = Metrics({"agents": ["a"], "replicas": 1}, lines, [])
+    assert _samples(metrics, each=1).tolist() == [[5.0, 5.0, 5.0, 9.0]]

@@ -69,7 +69,7 @@ def test_every_replica_has_the_digest_of_its_single_run(command: Command) -> Non
 def test_without_json_a_few_lines_are_printed(command: Command) -> None:
     ended = command("train", "guess.py", "--quiet")
     assert ended.code == 0
-    assert ended.out.startswith("4 epochs, 20 turns")
+    assert ended.out.startswith("4 epochs, 20 timesteps")
     assert "digest " in ended.out
     assert "run folder " in ended.out
     assert ended.err == ""
@@ -100,7 +100,17 @@ def test_the_run_folder_holds_config_metrics_log_trace_and_summary(command: Comm
 
     trace = json.loads((folder / "trace.json").read_text())
     spans = [event for event in trace["traceEvents"] if event["ph"] == "X"]
-    names = {"collect", "boundary", "learn", "wait", "checkpoint", "write checkpoint"}
+    names = {
+        "collect",
+        "boundary",
+        "snapshot",
+        "hand over",
+        "learn",
+        "wait",
+        "publish",
+        "checkpoint",
+        "write checkpoint",
+    }
     assert {event["name"] for event in spans} == names
     assert sum(event["name"] == "learn" for event in spans) == 4
     assert len({event["tid"] for event in spans if event["name"] in ("collect", "learn")}) == 2
@@ -153,7 +163,7 @@ FILES = {
         (["treasure_hnt"], "no game 'treasure_hnt'; did you mean treasure_hunt?"),
         (["qqq"], "no game 'qqq': Give a game of `parallel-agents games`"),
         (["none.py"], "must define exactly one subclass of ParallelEnvironment; found none"),
-        (["two.py"], "found Guess, Second. Name one with module:Class"),
+        (["two.py"], "found Guess, Second. Name one with two.py:Class"),
         (["imports.py"], "found none"),
         (["raises.py"], "raises.py raised while it was loaded: ValueError: not today"),
         (["leaves.py"], "leaves.py raised while it was loaded: SystemExit: 5"),

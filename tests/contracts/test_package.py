@@ -117,7 +117,12 @@ def test_no_draw_comes_from_a_global_generator() -> None:
         (where.split(":")[0], call) for where, call in _calls() if GLOBAL_DRAWS.match(call) or TORCH_DRAWS.match(call)
     }
     # a forked worker seeds numpy's generator afresh, so that users' worlds in two workers do not draw the same numbers
-    assert draws == {("parallel_agents/execution/forkserver.py", "np.random.seed")}
+    # whether a user's own learner has moved a global generator is seen in that generator's state
+    assert draws == {
+        ("parallel_agents/execution/forkserver.py", "np.random.seed"),
+        ("parallel_agents/engine/standalone.py", "np.random.get_state"),
+        ("parallel_agents/engine/standalone.py", "random.getstate"),
+    }
 
 
 def test_generators_are_made_in_one_place_only() -> None:

@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -59,7 +60,11 @@ def test_the_hash_covers_kernels_and_what_they_import_but_no_other_source(tmp_pa
     assert before == kernel_hash(PACKAGE)
     for source, counts in (
         ("core/seeding.py", True),
-        ("games/mechanics.py", True),
+        ("kernels/functions.py", True),
+        ("algorithms/acting_kernels.py", True),
+        ("games/kernels.py", True),
+        ("games/program.py", True),
+        ("engine/collect.py", True),
         ("workflows/network/scenario.py", True),  # constants only: compiled into the kernels of the simulator
         ("market/simulation/world_arrays.py", True),
         ("algorithms/dqn.py", False),
@@ -158,3 +163,21 @@ def test_processes_that_start_and_sweep_at_once_never_lose_their_folder(tmp_path
     ]
     errors = [process.communicate(timeout=100)[1].decode() for process in started]
     assert [process.returncode for process in started] == [0, 0, 0], errors
+
+
+def test_the_first_compilation_is_announced_once_on_a_terminal(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    announcement = compiled.Announcement()
+
+    def start(module: str) -> None:
+        function = SimpleNamespace(__module__=module)
+        announcement.on_start(SimpleNamespace(data={"dispatcher": SimpleNamespace(py_func=function)}))
+
+    start("parallel_agents.kernels.mlp")  # nobody watches
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
+    start("somebody.else")
+    assert capsys.readouterr().err == ""
+    start("parallel_agents.kernels.mlp")
+    start("parallel_agents.kernels.mlp")
+    assert capsys.readouterr().err.count("compiling kernels") == 1

@@ -19,7 +19,7 @@ from parallel_agents.core.errors import ConfigError
 
 OTHER = {
     "experiment": {
-        "epochs": 7, "max_turns": 9, "autoreset": True, "seed": 3, "seeds": 2, "worlds": 4, "record_period": 0,
+        "epochs": 2, "total_timesteps": 72, "max_turns": 9, "autoreset": True, "seed": 3, "seeds": 2, "worlds": 4, "record_period": 0,
         "checkpoint_every": 5, "keep_last": 1, "eval_every": 2, "eval_episodes": 6, "sweep": {"model.lr": (0.1, 0.2)},
     },
     "parallel": {
@@ -69,7 +69,7 @@ def test_without_a_parallel_section_a_run_is_sequential_with_lag_0():
         ),
         ({"zzz": {}}, r"unknown section zzz\. Allowed: experiment"),
         ({"parallel": {"num_worker": 1}}, r"unknown key parallel\.num_worker; did you mean parallel\.num_workers\?"),
-        ({"experiment": {"qqq": 1}}, r"unknown key experiment\.qqq\. Allowed: epochs, max_turns"),
+        ({"experiment": {"qqq": 1}}, r"unknown key experiment\.qqq\. Allowed: epochs, total_timesteps, max_turns"),
         ({"experiment": {3: 1}}, r"unknown key experiment\.3"),
         ({"experiment": 5}, r"experiment is 5: a section holds keys and values"),
         ({"world": [1]}, r"world is \[1\]: a section holds keys and values"),

@@ -18,7 +18,6 @@ BLOCKS = [
 
 @pytest.mark.parametrize("text", BLOCKS)
 def test_the_python_block_runs(text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(str(ROOT))
     monkeypatch.chdir(tmp_path)
     exec(compile(text, "<documentation>", "exec", dont_inherit=True), {"__name__": "documentation"})
 

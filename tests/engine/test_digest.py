@@ -16,17 +16,17 @@ import pytest
 from parallel_agents import Agent
 from parallel_agents.algorithms.acting import Weights
 from parallel_agents.checkpoint import Checkpointer, restore
-from parallel_agents.checkpoint.digest import combined
 from parallel_agents.checkpoint.store import Manifest, Store
 from parallel_agents.core.config import merge
 from parallel_agents.core.errors import CheckpointError
+from parallel_agents.engine.digest import combined
 from parallel_agents.env import Environment
 from tests.env.line_worlds import Line, tiny
 from tests.equivalence.worlds import Odd
 
 STATISTICS = (
-    r"\d+\.metric\..*", r"best.*", r"config\..*", r"fingerprint\..*", r"seconds", r"failures", r"recent\..*",
-    r"loop\.(turns|transitions)", r"group\..*", r"rounds\.(updates|rejected)", r"segments.*", r"first", r"end",
+    r"\d+\.metric\..*", r"best.*", r"config\..*", r"fingerprint\..*", r"seconds", r"failures", r"recent.*", r"running.*",
+    r"loop\.(turns|transitions|timesteps)", r"group\..*", r"rounds\.(updates|rejected)", r"segments.*", r"first", r"end",
 )  # fmt: skip
 """Arrays and values that describe how a run went or was done, or where rows are; they decide nothing of what follows."""
 SMALL = {"batch_size": 6, "updates_per_round": 2, "learning_starts": 5, "buffer_size": 40}

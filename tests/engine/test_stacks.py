@@ -158,7 +158,7 @@ def test_acting_again_on_the_same_observation_gives_the_same_action(hidden):
 
 def test_large_networks_of_agents_that_explore_are_not_computed(monkeypatch):
     """And no action changes by that."""
-    options = {"hidden": (300, 300), "epsilon": 0.6, "epsilon_final": 0.6}
+    options = {"hidden": (300, 300), "epsilon": 0.6, "epsilon_final": 0.6, "kernels": "torch"}
     skipping, complete = (Stack(make_models(4, 1, **options), together=True) for _ in range(2))
     monkeypatch.setattr(type(skipping.inference), "skips_agents", property(lambda self: self is skipping.inference))
     computed = []
@@ -220,7 +220,7 @@ def test_locked_stacks_put_a_lock_on_each_buffer():
         stack.snapshot(1)[name].tobytes() == plain.snapshot(1)[name].tobytes()
         for name in ("states", "returns", "actions")
     )
-    with stack._locks():
+    with stack.locks():
         assert all(model.memory._lock._is_owned() for model in models)
 
 
@@ -236,10 +236,15 @@ def fresh_probe():
 
 
 def test_a_stack_is_probed_at_its_real_shapes():
-    assert Stack(make_models(4), together=True).invariance == Invariance(
+    assert Stack(make_models(4, kernels="torch"), together=True).invariance == Invariance(
         True, "4 agents agree with one at a time, byte for byte"
     )
-    assert Stack(make_models(1), together=True).invariance.holds
+    assert Stack(make_models(1, kernels="torch"), together=True).invariance.holds
+
+
+def test_a_native_stack_is_not_probed(monkeypatch):
+    monkeypatch.setattr(stacks, "probe_stack", None)
+    assert "by construction" in Stack(make_models(4), together=True).invariance.detail
 
 
 @pytest.mark.parametrize("workers", [1, 2, 3, 5, 8])
@@ -257,7 +262,7 @@ def test_the_probe_finds_a_computation_that_differs_only_in_the_shares_of_three_
 
     dqn_clip = dqn.clip_rows
     monkeypatch.setattr(dqn, "clip_rows", clip_pairs)
-    spec = make_models(6)[0].spec
+    spec = make_models(6, kernels="torch")[0].spec
     assert stacks.probe_stack(spec, 6, "cpu", 2).holds, "two workers have no shares of two"
     assert not stacks.probe_stack(spec, 6, "cpu", 3).holds
 
@@ -273,7 +278,7 @@ def test_the_probe_finds_a_computation_that_couples_agents_and_they_are_computed
     monkeypatch.setattr(dqn, "clip_rows", clip_all)
     message = "3 agents of .* are computed one at a time: result .* differs from groups of"
     with pytest.warns(RuntimeWarning, match=message):
-        stack = Stack(make_models(3, max_grad_norm=0.01), together=True)
+        stack = Stack(make_models(3, max_grad_norm=0.01, kernels="torch"), together=True)
     assert not stack.invariance.holds
     assert len(stack.inference._parts) == 3
 

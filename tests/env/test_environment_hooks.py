@@ -147,6 +147,21 @@ def test_train_step_raises_during_a_run_and_trains_one_agent_outside_of_it() -> 
     assert other.state["online"].equal(before[1]), "that agent alone"
 
 
+def test_a_run_that_goes_on_learns_from_direct_updates_made_in_between() -> None:
+    game, untouched = Line(config=tiny()), Line(config=tiny())
+    epochs = game.config.experiment.epochs
+    game.run_experiment()
+    untouched.run_experiment()
+    game.agents[0].model.train_step()
+    trained = game.agents[0].model.state["updates"].item()
+    game.run_experiment(epochs + game.config.parallel.train_interval)
+    untouched.run_experiment(epochs + game.config.parallel.train_interval)
+    found, other = (own.agents[0].model.state["updates"].item() for own in (game, untouched))
+    assert found == other + 1 > trained, "the direct update counts, and so do those of the next round"
+    online = [own.agents[0].model.state["online"] for own in (game, untouched)]
+    assert not online[0].equal(online[1])
+
+
 def test_total_reward_is_the_sum_of_all_rewards() -> None:
     rewards_per_epoch: list[Any] = []
 

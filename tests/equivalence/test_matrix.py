@@ -76,9 +76,12 @@ def test_a_backend_that_changes_during_a_run_never_changes_the_bytes(
     to: str, lag: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Measured costs decide when `auto` changes the backend; here they are set so that it does, and changes back."""
-    problem = {"parallel": {"train_interval": 1, "policy_lag": lag}}
+    problem: dict[str, Any] = {"parallel": {"train_interval": 1, "policy_lag": lag}}
+    if to == "process":  # compiled kernels always prefer threads
+        problem["model"] = {"kernels": "torch"}
     monkeypatch.setattr(auto, "LONG_UPDATE", 0.0 if to == "thread" else 1e9)
     monkeypatch.setattr(auto, "START_COST", -1.0)
+    monkeypatch.setattr(auto, "THREAD_COST", -1.0)
     monkeypatch.setattr(auto.AutoBackend, "_has_started", lambda _, candidate: candidate.ready(60.0))
     moved: list[str] = []
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from parallel_agents.algorithms.learner import RoundResult
-from parallel_agents.checkpoint import Checkpointer, contents, restore
+from parallel_agents.checkpoint import Checkpointer, restore
 from parallel_agents.core.config import merge
 from parallel_agents.core.errors import CheckpointError
 from parallel_agents.env import Environment
@@ -175,9 +175,11 @@ def test_what_was_set_on_a_model_after_it_was_made_survives_a_resume(tmp_path: P
 
 
 def test_another_fingerprint_is_told_before_the_first_epoch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    checkpointed(Odd, {}, tmp_path, 2)
+    by_torch = {"model": {"kernels": "torch"}}
+    checkpointed(Odd, by_torch, tmp_path, 2)
     here = numerics.fingerprint()
-    monkeypatch.setattr(contents, "fingerprint", lambda device: {**here, "numba_cpu": "nehalem", "numpy": "2.0"})
+    other = {**here, "numba_cpu": "nehalem", "numpy": "2.0"}
+    monkeypatch.setattr(numerics, "fingerprint", lambda device, portable: other)
     words = f"numba_cpu was {here['numba_cpu']}, is nehalem; numpy was {here['numpy']}, is 2.0"
     with pytest.warns(RuntimeWarning, match=words):
-        restore(Odd().prepare(), tmp_path)
+        restore(Odd(config=by_torch).prepare(), tmp_path)

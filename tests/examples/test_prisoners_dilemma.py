@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from examples.prisoners_dilemma import COOPERATOR, DEFECTOR, NOTHING, PrisonersDilemma, sensible
+from examples.prisoners_dilemma import AGENT_KINDS, COOPERATOR, DEFECTOR, NOTHING, PrisonersDilemma, sensible
 from parallel_agents.games import play, random_policy
 from tests.games.boards import act, make_game, make_staged, mean_return
 
@@ -13,7 +13,8 @@ C, D = COOPERATOR, DEFECTOR
 def stage(text, hands=(), **world):
     game = make_staged(PrisonersDilemma, text, **world)
     game.hands[: len(hands), 0] = hands
-    game.show_hands()
+    kinds = np.array([game.grid.field.code(name) for name in AGENT_KINDS])
+    game.grid.set_agent_kinds(kinds[game.hands])
     return game
 
 

@@ -9,8 +9,10 @@ from tests.games.boards import act, make_game, make_staged, next_turn
 
 def stage(text, it, **world):
     game = make_staged(Tag, text, **world)
-    game.it[:] = it
-    game.show_it()
+    game.worlds.roles[:, 0] = np.arange(len(game.agents)) == it
+    game.grid.set_agent_kinds(
+        np.where(game.worlds.roles > 0, game.grid.field.code("it"), game.grid.field.code("runner"))
+    )
     return game
 
 

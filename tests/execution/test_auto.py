@@ -155,7 +155,7 @@ def test_it_moves_to_a_process_if_the_rounds_that_are_left_pay_for_it() -> None:
     case.run(collect_beside=1.1)
     assert case.names[:2] == ["inline", "inline"]
     assert set(case.names[2:]) == {"process"}
-    assert case.events == [("backend_moved", {"to": "process", "round": 3})]
+    assert case.events == [("backend_moved", {"to": "process", "round": 3, "level": "info"})]
     assert case.processes[0].made_for == 3
     assert case.processes[0].closed == 1
 
@@ -184,7 +184,7 @@ def test_it_moves_to_threads_if_updates_are_long() -> None:
     case = Case(rounds=12, collect=0.05, learn=3 * LONG_UPDATE, updates=2)
     case.run(collect_beside=3 * LONG_UPDATE)
     assert case.names == ["inline"] * 2 + ["thread"] * 10
-    assert case.events == [("backend_moved", {"to": "thread", "round": 3})]
+    assert case.events == [("backend_moved", {"to": "thread", "round": 3, "level": "info"})]
     assert case.processes == []
 
 

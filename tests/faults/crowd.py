@@ -76,7 +76,8 @@ def limited(limit: str, count: int) -> None:
 
 
 def run(backend: str, recorded: Events) -> dict[str, Any]:
-    game = Crowd(config={"parallel": {} if backend == "auto" else {"backend": backend}})
+    parallel = {} if backend == "auto" else {"backend": backend}
+    game = Crowd(config={"parallel": parallel, "model": {"kernels": "torch"}})
     summary = game.run_experiment(callbacks=[recorded])
     return {"digest": summary["digest"], "backend": summary["backend"], "events": recorded.events}
 

@@ -24,7 +24,7 @@ from parallel_agents.cli import main
 from parallel_agents.core.errors import FolderInUse
 from parallel_agents.core.files import read_file
 from parallel_agents.core.folder_lock import FolderLock
-from parallel_agents.games import write_gif
+from parallel_agents.tracking.plots import write_animation
 from parallel_agents.tracking.timeline import Timeline
 from parallel_agents.workflows.trainer import ParallelWorkflowRLTrainer
 from tests.cli.guess_game import GAME
@@ -207,7 +207,7 @@ def test_f53_every_file_of_a_run_folder_is_written_by_the_module_that_follows_no
         r"""write_text\(|write_bytes\(|open\(\s*["'][wax]|open\([^)]*,\s*["'][wax]|O_WRONLY|O_RDWR|imwrite\("""
     )
     named_by_users = {"cli/authoring.py", "market/sample/export_writer.py"}
-    in_memory = {"games/render.py", "workflows/pictures.py"}
+    in_memory = {"tracking/plots.py"}
     by_descriptor = {
         "core/files.py",
         "core/folder_lock.py",
@@ -226,7 +226,7 @@ def test_f53_pictures_and_traces_replace_a_link(tmp_path: Path) -> None:
     victim.write_text("precious")
     for name in ("episode.gif", "trace.json"):
         (tmp_path / name).symlink_to(victim)
-    write_gif(tmp_path / "episode.gif", [np.zeros((8, 8, 3), np.uint8)] * 2)
+    write_animation(tmp_path / "episode.gif", [np.zeros((8, 8, 3), np.uint8)] * 2)
     Timeline().write(tmp_path / "trace.json")
     assert victim.read_text() == "precious"
     assert (tmp_path / "episode.gif").read_bytes().startswith(b"GIF8")

@@ -247,7 +247,7 @@ def test_f20_every_thread_and_worker_computes_with_one_thread(monkeypatch: pytes
         counts.append(torch.get_num_threads())
         return LEARN(self, *given)
 
-    game = Line(config=tiny(parallel={"backend": "thread", "num_workers": 1}))
+    game = Line(config=tiny(parallel={"backend": "thread", "num_workers": 1}, model={"kernels": "torch"}))
     game.prepare()
     monkeypatch.setattr(DQNLearner, "learn", counted)
     summary = game.run_experiment()

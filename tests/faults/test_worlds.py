@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 from parallel_agents import Agent
-from parallel_agents.algorithms.acting import epsilon_greedy
+from parallel_agents.algorithms.acting import Choice
+from parallel_agents.algorithms.acting_kernels import Rule
 from parallel_agents.core.errors import (
     ActionError,
     DeadlineError,
@@ -217,8 +218,9 @@ def test_f73_sys_exit_in_a_model_of_its_own_is_a_failure_too() -> None:
 def test_f16_a_mask_that_forbids_everything_is_refused() -> None:
     masks = np.ones((2, 1, 3), np.bool_)
     masks[1] = False
+    greedy = Choice(Rule.EPSILON_GREEDY, sizes=(3,))
     with pytest.raises(ActionError, match="the action mask of agent 1 in world 0 forbids every action"):
-        epsilon_greedy(np.zeros((2, 1, 3), np.float32), np.zeros((2, 1, 2)), np.zeros(2), masks)
+        greedy(np.zeros((2, 1, 3), np.float32), np.zeros((2, 1, 2)), np.zeros(2), masks)
 
 
 class Sleeps(Line):

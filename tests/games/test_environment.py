@@ -15,7 +15,7 @@ class Gems(GridEnvironment):
 
     def build(self):
         grid = self.make_walled_grid(KINDS)
-        self.spawn_rules = [RandomSpawn(grid, "gem", probability=0.05)]
+        self.parts = [RandomSpawn(grid, "gem", probability=0.05)]
         return grid
 
 
@@ -116,7 +116,7 @@ class Refilled(Gems):
 
     def build(self):
         grid = self.make_walled_grid(KINDS)
-        self.fixed_counts = [FixedCount(grid, "gem", count=4)]
+        self.parts = [FixedCount(grid, "gem", count=4)]
         return grid
 
 
@@ -208,7 +208,7 @@ def test_other_agents_may_gain_or_lose_by_what_one_enters():
 
 
 def test_a_picture_shows_the_field_and_a_line_for_the_return_of_each_agent():
-    assert make().render(cell=8).shape == (6 * 8 + 3 * 16, 64, 3)
+    assert make().render(cell=8).shape == (6 * 8 + 3 * 24, 100, 3)
 
 
 @pytest.mark.parametrize("order", ["simultaneous", "sequential"])

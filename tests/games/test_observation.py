@@ -5,7 +5,7 @@ import pytest
 
 from parallel_agents.core.errors import ConfigError
 from parallel_agents.games import Field, Grid, RandomSpawn, WindowObserver
-from parallel_agents.games.observation import onehot_kernel, rgb_kernel
+from parallel_agents.games.observation import observe_windows
 from tests.games.boards import KINDS, board, open_field, turn_key
 
 
@@ -81,10 +81,8 @@ def test_nothing_is_written_beyond_the_spare_numbers(observation):
     out = np.full(5 * size, -1.0, np.float32)
     used = views * size + area
     arrays = grid.padded, grid.margin, grid.positions
-    if observation == "onehot":
-        onehot_kernel(3)(out[:used], arrays, grid.headings, 0, np.array([area, 0], np.uint64))
-    else:
-        rgb_kernel(3)(out[:used], arrays, grid.headings, 0, np.ones((2, 3), np.float32))
+    tables = np.array([area, 0], np.uint64), np.ones((2, 3), np.float32)
+    observe_windows(out[:used], arrays, grid.headings, 0, *tables, 3, observation == "onehot")
     assert (out[: views * size] >= 0).all()
     assert (out[used:] == -1.0).all()
 

@@ -1,7 +1,7 @@
 """Pictures, the terminal, and recorded episodes."""
 
-import builtins
 import io
+import sys
 
 import numpy as np
 import pytest
@@ -26,8 +26,9 @@ from parallel_agents.games.render import (
     draw_world,
     stack_vertically,
     terminal_view,
-    write_gif,
 )
+from parallel_agents.games.social_metrics import SocialRecorder
+from parallel_agents.tracking.plots import write_animation
 from tests.games.boards import board, make_staged, open_field
 
 
@@ -39,15 +40,15 @@ def test_walls_fill_their_cells_and_things_are_inset():
     assert tuple(image[0, 10]) == tuple(image[5, 25]) != (0, 0, 255)
 
 
-@pytest.mark.parametrize(("heading", "pixel"), [(0, (1, 8)), (1, (8, 14)), (2, (14, 8)), (3, (8, 1))])
-def test_an_agent_is_a_disc_in_its_colour_notched_where_it_faces(heading, pixel):
+@pytest.mark.parametrize(("heading", "pixel"), [(0, (4, 8)), (1, (8, 11)), (2, (11, 8)), (3, (8, 4))])
+def test_an_agent_is_a_disc_in_its_colour_with_a_dark_triangle_where_it_faces(heading, pixel):
     grid = board("0")
     grid.headings[:] = heading
     image = draw_world(grid, cell=16)
     colour = tuple(agent_colours(1)[0])
     assert tuple(image[8, 8]) == colour
     assert tuple(image[0, 0]) != colour
-    sides = {side: tuple(image[side]) == colour for side in ((1, 8), (8, 14), (14, 8), (8, 1))}
+    sides = {side: tuple(image[side]) == colour for side in ((4, 8), (8, 11), (11, 8), (8, 4))}
     assert sides == {side: side != pixel for side in sides}
 
 
@@ -66,13 +67,13 @@ def test_frozen_agents_are_crossed_out():
 
 
 def test_the_return_of_each_agent_stands_beside_its_colour():
-    strip = draw_scores(np.array([7.0, -1.25]), 200)
-    assert strip.shape == (16, 200, 3)
+    strip = draw_scores(np.array([7.0, -1.25]), 240)
+    assert strip.shape == (24, 240, 3)
     for colour in agent_colours(2):
         assert (strip == colour).all(axis=-1).any()
-    lit = (strip == (230, 232, 238)).all(axis=-1)[:, 12:20]
-    seven = " ".join("".join("#" if dot else "." for dot in row) for row in lit[3:13:2, :6:2])
-    assert seven == "### ..# ..# ..# ..#"
+    lit = (strip == (236, 239, 244)).all(axis=-1)[:, 24:34]
+    seven = " ".join("".join("#" if dot else "." for dot in row) for row in lit[5:19:2, ::2])
+    assert seven == "##### ....# ...#. ..#.. .#... .#... .#..."
 
 
 @pytest.mark.parametrize("values", [[0.0, 0.0], [-12.34, 999.9], [1e9, -1e9], [0.05, 12345.0]])
@@ -84,6 +85,13 @@ def test_a_strip_wider_than_its_picture_is_not_cut():
     image = stack_vertically(np.zeros((4, 10, 3), np.uint8), np.full((2, 30, 3), 9, np.uint8))
     assert image.shape == (6, 30, 3)
     assert (image[4:] == 9).all()
+
+
+def test_what_an_agent_does_not_see_is_darkened():
+    grid = board("0...g")
+    whole, seen = draw_world(grid, cell=8), draw_world(grid, cell=8, seen=(0, 2))
+    assert np.array_equal(whole[:, :24], seen[:, :24])
+    assert tuple(seen[4, 36]) == tuple(whole[4, 36] // 3)
 
 
 def test_floors_show_around_what_stands_on_them():
@@ -108,24 +116,27 @@ def test_a_gif_holds_the_frames(tmp_path):
     for action in ("up", "down", "left", "right"):
         grid.move(np.full((2, 1), MOVES.index(action)))
         frames.append(draw_world(grid, cell=8))
-    path = write_gif(tmp_path / "new" / "episode.gif", frames, fps=5)
+    frames[2][0, 0] = (1, 2, 3)  # a colour of this frame alone
+    path = write_animation(tmp_path / "new" / "episode.gif", frames, fps=5)
     back = imageio.imread(path)
     assert back.shape == (4, *frames[0].shape)
-    assert np.abs(back.astype(int) - np.stack(frames)).mean() < 4
+    assert np.array_equal(back, np.stack(frames)), "few colours are kept as they are"
     assert imageio.immeta(path)["duration"] == 200
 
 
+def test_an_mp4_holds_the_frames(tmp_path):
+    pytest.importorskip("imageio_ffmpeg", reason="MP4 needs the extra 'video'")
+    path = write_animation(tmp_path / "episode.mp4", [draw_world(board("0.g"), cell=15)] * 5, fps=5)
+    assert path.read_bytes()[4:8] == b"ftyp"
+
+
 def test_without_imageio_the_error_says_what_to_install_before_a_run(tmp_path, monkeypatch):
-    real = builtins.__import__
-
-    def without(name, *rest, **options):
-        if name.startswith("imageio"):
-            raise ImportError(name)
-        return real(name, *rest, **options)
-
-    monkeypatch.setattr(builtins, "__import__", without)
-    with pytest.raises(ConfigError, match=r"needs imageio, which is not installed: .* extra 'report'"):
-        write_gif(tmp_path / "a.gif", [draw_world(board("0"))])
+    monkeypatch.setitem(sys.modules, "imageio", None)
+    monkeypatch.setitem(sys.modules, "imageio_ffmpeg", None)
+    with pytest.raises(ConfigError, match=r"a.gif needs imageio, which is not installed: .* extra 'report'"):
+        write_animation(tmp_path / "a.gif", [draw_world(board("0"))])
+    with pytest.raises(ConfigError, match=r"a.mp4 needs imageio-ffmpeg, which is not installed: .* extra 'video'"):
+        write_animation(tmp_path / "a.mp4", [draw_world(board("0"))])
     assert not list(tmp_path.iterdir())
     game = make_empty()
     with pytest.raises(ConfigError, match=r"needs imageio"):
@@ -137,7 +148,9 @@ def test_wrong_pictures_and_periods_are_refused(tmp_path):
     with pytest.raises(ConfigError, match=r"cells of 3 pixels are too small to draw: give at least 4"):
         draw_world(board("0"), cell=3)
     with pytest.raises(ConfigError, match=r"no frames for .*: record at least one"):
-        write_gif(tmp_path / "a.gif", [])
+        write_animation(tmp_path / "a.gif", [])
+    with pytest.raises(ConfigError, match=r"a.avi: give a file name that ends in .gif or .mp4"):
+        write_animation(tmp_path / "a.avi", [draw_world(board("0"))])
     with pytest.raises(ConfigError, match=r"recording every 0 epochs: give a whole number of at least 1"):
         Recorder(make_empty(), tmp_path, every=0)
 
@@ -198,14 +211,14 @@ def test_every_nth_epoch_and_the_last_one_leave_a_gif(tmp_path):
     assert [path.name for path in recorder.written] == [f"episode_00000{epoch}.gif" for epoch in (2, 4, 5)]
     assert sorted((tmp_path / "pictures").iterdir()) == recorder.written
     for path in recorder.written:  # equal neighbours are written as one frame
-        assert imageio.imread(path).shape[1:3] == (30 + 2 * 16, 64), "with two lines of returns below"
+        assert imageio.imread(path).shape[1:3] == (30 + 2 * 24, 100), "with two lines of returns below"
 
 
 def test_a_gif_shows_the_recorded_world(tmp_path, monkeypatch):
     pytest.importorskip("imageio.v3")
     written = []
     monkeypatch.setattr(
-        "parallel_agents.games.render.write_gif", lambda path, frames, fps: written.append(list(frames))
+        "parallel_agents.games.render.write_animation", lambda path, frames, fps: written.append(list(frames))
     )
     game = make_empty(epochs=1)
     game.run_experiment(callbacks=[Recorder(game, tmp_path, every=1, world=1, cell=6)])
@@ -225,7 +238,8 @@ def test_recording_does_not_change_a_run(tmp_path):
 
 def test_a_game_makes_its_recorder_unless_the_period_is_0(tmp_path):
     pytest.importorskip("imageio.v3")
-    (recorder,) = make_empty().recorders(tmp_path)
+    recorder, social = make_empty().recorders(tmp_path)
+    assert isinstance(social, SocialRecorder)
     assert isinstance(recorder, Recorder)
     silent = Empty(config={"experiment": {"record_period": 0}, "model": {"algorithm": "random"}})
     assert silent.recorders(tmp_path) == ()
@@ -233,7 +247,7 @@ def test_a_game_makes_its_recorder_unless_the_period_is_0(tmp_path):
 
 def test_without_imageio_there_is_a_warning_and_no_recorder(tmp_path, monkeypatch, captured_logs):
     monkeypatch.setattr("parallel_agents.games.environment.find_spec", lambda name: None)
-    assert make_empty().recorders(tmp_path) == ()
+    assert [type(one) for one in make_empty().recorders(tmp_path)] == [SocialRecorder]
     assert [(log["event"], log["log_level"], log["reason"]) for log in captured_logs] == [
         ("no_recording", "warning", "imageio is not installed")
     ]

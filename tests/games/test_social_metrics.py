@@ -1,12 +1,15 @@
 """Social metrics, compared with figures worked out by hand."""
 
+import json
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from parallel_agents.core.errors import ShapeError
-from parallel_agents.games.social_metrics import efficiency, equality, peace, sustainability
+from parallel_agents.games import AGENT, WALL, GridEnvironment
+from parallel_agents.games.social_metrics import SocialRecorder, efficiency, equality, peace, sustainability
 
 
 def episode(*turns):
@@ -64,3 +67,25 @@ def test_equality_is_between_its_bounds_and_independent_of_the_unit(returns, fac
 def test_an_episode_of_another_shape_is_refused():
     with pytest.raises(ShapeError, match=r"an episode of shape \(2, 3\): give \(turns, agents, worlds\)"):
         efficiency(np.zeros((2, 3)))
+
+
+class Picnic(GridEnvironment):
+    """Two agents; the first earns in turns 2 and 4, the second never."""
+
+    def build(self):
+        return self.make_walled_grid([WALL, AGENT])
+
+    def settle(self):
+        rewards = np.zeros(self.grid.headings.shape, np.float32)
+        rewards[0] = self.turn % 2 == 0
+        return rewards
+
+
+def test_a_run_leaves_sustainability_and_peace_in_its_folder(tmp_path):
+    experiment = {"epochs": 3, "max_turns": 5, "worlds": 2}
+    world = {"agents": 2, "height": 5, "width": 5, "radius": 1}
+    game = Picnic(config={"experiment": experiment, "world": world, "model": {"algorithm": "random"}})
+    game.run_experiment(callbacks=[SocialRecorder(game, tmp_path)])
+    charts = json.loads((tmp_path / "social.panels.json").read_text())["panels"]
+    values = {chart["title"]: chart["lines"][0]["values"] for chart in charts}
+    assert values == {"Sustainability": [1.5] * 3, "Peace": [2.0] * 3}  # (turn 3 and none) / 2 agents

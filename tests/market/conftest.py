@@ -19,7 +19,7 @@ def sample() -> Sample:
 
 @pytest.fixture(scope="session")
 def patterns(sample: Sample) -> Patterns:
-    return discover({"events": sample.events, "ads": sample.ads, "auction_insights": sample.insights})
+    return discover(sample.tables)
 
 
 @pytest.fixture(scope="session")

@@ -10,9 +10,9 @@ import numpy as np
 from scipy.special import expit, logit
 from scipy.stats import binomtest
 
-from parallel_agents.market.discovery import Estimate, discover
+from parallel_agents.market.discovery import Estimate, Patterns, discover
 from parallel_agents.market.discovery.estimation import LEVEL
-from parallel_agents.market.sample import draw_sample
+from parallel_agents.market.sample import Sample, draw_sample
 
 FAMILIES = {
     "shares": ("/share", "/value_share", "/devices/"),
@@ -65,3 +65,50 @@ def rejected(counts: dict[str, tuple[int, int]], level: float = 0.01) -> dict[st
             break
         bad[address] = value
     return bad
+
+
+def competition_truth(sample: Sample, patterns: Patterns) -> dict[str, float]:
+    """Return what discovery should find of the competition, under the addresses of `Patterns.estimates`."""
+    rivals, ads, found = sample.market.rivals, sample.market.campaigns, patterns.competition
+    assert found is not None
+    truth: dict[str, float] = {"competition/fatigue": ads.fatigue}
+    hidden = {p.landscape: int(sample.reports.landscape[7 * q]) for q, p in enumerate(patterns.periods)}
+    for m, name in enumerate(rivals.names):
+        if name not in found.competitors:
+            continue
+        truth[f"competition/competitors/{name}/response"] = rivals.response[m]
+        for i, gain in enumerate(rivals.pacing[m]):
+            truth[f"competition/competitors/{name}/pacing/{i}"] = gain
+        for g, true in hidden.items():
+            truth[f"competition/landscapes/{g}/participation/{name}"] = rivals.participation[true, m]
+            for j, campaign in enumerate(ads.paid):
+                if ads.mechanisms[j] != "first_price" and rivals.participation[true, m] > 0.2:
+                    level = rivals.level[true, m] + rivals.target[m, j] + rivals.focus[true, j]
+                    truth[f"competition/landscapes/{g}/level/{name}/{campaign}"] = level
+    for j, campaign in enumerate(ads.paid):
+        if ads.mechanisms[j] != "first_price":
+            truth[f"competition/campaigns/{campaign}/reserve"] = ads.reserve
+        for i in range(2):
+            truth[f"competition/campaigns/{campaign}/hour_price/{i}"] = ads.hour_price[j, i]
+    truth |= {f"competition/position/{i}": x for i, x in enumerate(ads.position) if i > 0}
+    return truth
+
+
+COMPETITION = {
+    "participation": "/participation/", "level": "/level/", "response": "/response", "pacing": "/pacing/",
+    "reserve": "/reserve", "hour_price": "/hour_price/", "position": "/position/", "fatigue": "/fatigue",
+}  # fmt: skip
+
+
+def competition_hits(seeds: Iterable[int], **size: int) -> dict[str, list[list[bool]]]:
+    """Return by family of the competition, for every export and estimate, whether the truth is covered, and at half."""
+    found: dict[str, list[list[bool]]] = defaultdict(list)
+    for seed in seeds:
+        sample = draw_sample(seed=seed, **size)
+        patterns = discover(sample.tables)
+        estimates = patterns.estimates()
+        for address, truth in competition_truth(sample, patterns).items():
+            name = next(name for name, part in COMPETITION.items() if part in address)
+            tried = (narrowed(estimates[address], w) for w in (1.0, 0.5))
+            found[name].append([e.low <= truth <= e.high for e in tried])
+    return found

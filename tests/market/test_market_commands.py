@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
+import torch
 
 from parallel_agents.cli import main
+from parallel_agents.market import compare as study
+from parallel_agents.market.baselines import Constant, PIDPacer, Random
+from parallel_agents.market.trained import load_policy
+from parallel_agents.tracking.run_view import RunView
 
 
 @pytest.fixture(scope="module")
@@ -60,48 +66,66 @@ def test_simulate(run_market, patterns_file, tmp_path):
     assert network["episodes"] == 4
 
 
-def test_train_and_resume(run_market, patterns_file, tmp_path):
-    words = ["train", patterns_file, "--out", str(tmp_path / "run"), "--worlds", "6", "--batch", "6", "--updates", "2"]
-    first = run_market(*words, "--steps", "3")
-    assert first["steps"] == 3
-    assert (tmp_path / "run" / "convergence.png").is_file()
-    second = run_market(*words, "--steps", "5", "--resume")
-    assert second["steps"] == 5
-    assert second["history"][:3] == first["history"]
-    assert json.loads((tmp_path / "run" / "summary.json").read_text())["steps"] == 5
+def test_train_evaluate_and_export(run_market, patterns_file, tmp_path, capsys):
+    """Someone trains a bidder, compares it with the baselines, exports it, and cannot overwrite it by accident."""
+    run = str(tmp_path / "run")
+    words = ["train", patterns_file, "--out", run, "--worlds", "4", "--epochs", "2", "--episodes", "0"]
+    assert run_market(*words)["updates"] > 0
+    before = sorted((path, path.stat().st_mtime_ns) for path in (tmp_path / "run").rglob("*"))
+    assert main(["market", *words, "--json", "--quiet"]) == 2
+    assert "run" in json.loads(capsys.readouterr().out)["message"]
+    assert before == sorted((path, path.stat().st_mtime_ns) for path in (tmp_path / "run").rglob("*"))
+    result = run_market("evaluate", run, "--episodes", "4", "--budget", "50", "--plot", str(tmp_path / "day.png"))
+    assert set(result["results"]) == {"trained", "random", "best constant", "pid pacer", "oracle"}
+    mean, low, high = result["results"]["trained"]["score"]
+    assert low <= mean <= high
+    assert (tmp_path / "day.png").is_file()
+    view = RunView(Path(run))
+    view.refresh()
+    shown = {(section["title"], panel["title"]): panel for section in view.sections() for panel in section["panels"]}
+    view.close()
+    assert all(point["value"] is not None for point in shown["Worlds of the training", "4 worlds"]["points"])
+    assert [row[0] for row in shown["Unseen worlds", "Bidders"]["rows"]] == list(result["results"])
+    lines = shown["Unseen worlds", "Training beside the bidders in unseen worlds"]["lines"]
+    assert [one["name"] for one in lines] == ["mean", *result["results"]]
+    main(["market", "export", run, "--out", str(tmp_path / "policy"), "--json"])
+    files = json.loads(capsys.readouterr().out)
+    policy, description = load_policy(Path(files["module"])), json.loads(Path(files["description"]).read_text())
+    alphas, scores = policy(torch.zeros(3, len(description["inputs"])))
+    assert alphas.shape == (3, len(description["campaigns"]))
+    assert scores.shape == (3, len(description["creatives"]))
+    assert bool((alphas > 0).all())
 
 
 def test_compare_strategies(run_market, patterns_file, tmp_path):
     words = ["compare", patterns_file, "--what", "strategies", "--worlds", "20", "--epochs", "1"]
     result = run_market(*words, "--plot", str(tmp_path / "robust.png"))
-    assert len(result["strategies"]) == 24
+    assert len(result["strategies"]) == 28
     assert 0.5 < result["robustness_threshold"] < 1.0
     assert (tmp_path / "robust.png").is_file()
 
 
-@pytest.mark.parametrize("what", ["time", "importance"])
-def test_compare_ways_to_train(run_market, patterns_file, what):
-    result = run_market(
-        "compare", patterns_file, "--what", what, "--worlds", "2", "--epochs", "2", "--seeds", "2", "--episodes", "4"
-    )
-    assert len(result["comparisons"]) == 2
+def test_compare_ways_to_train_beside_the_baselines(run_market, patterns_file, monkeypatch):
+    cheap = {"random": Random(), "best constant": Constant(0.1), "pid pacer": PIDPacer()}
+    monkeypatch.setattr(study, "study_baselines", lambda *_, **__: cheap)
+    words = ["compare", patterns_file, "--worlds", "2", "--epochs", "1", "--seeds", "2", "--episodes", "3"]
+    result = run_market(*words, "--held-out", "high_competition")
+    figures = [one["figure"] for one in result["comparisons"]]
+    assert figures[::2] == ["score, unseen worlds", "score, unseen type high_competition"]
     assert all(len(one["difference"]) == 3 for one in result["comparisons"])
-
-
-def test_compare_with_a_held_out_type(run_market, patterns_file):
-    words = ["compare", patterns_file, "--worlds", "2", "--epochs", "1", "--seeds", "2"]
-    result = run_market(*words, "--held-out", "high_competition", "--episodes", "4")
-    assert [one["figure"] for one in result["comparisons"]] == ["unseen worlds", "unseen type high_competition"]
+    assert set(result["baselines"]) == {"random", "best constant", "pid pacer", "oracle"}
+    result = run_market(*words, "--what", "importance", "--algo", "dqn")
+    assert result["comparisons"][0]["figure"] == "value from crisis parents"
 
 
 @pytest.mark.parametrize(
     ("words", "text"),
     [
         (["discover", "nowhere", "--out", "p.json"], "export nowhere does not exist"),
-        (["simulate", "PATTERNS", "--level", "7"], "--level 7.0: give one of 0, 0.5, 1"),
+        (["simulate", "PATTERNS", "--alpha", "7"], "--alpha 7.0: give one of 0, 0.02"),
         (["simulate", "PATTERNS", "--episodes", "0"], "--episodes 0: give at least 1"),
-        (["compare", "PATTERNS", "--seeds", "1"], "1 seeds give no interval"),
-        (["compare", "PATTERNS", "--held-out", "odd"], "--held-out 'odd'"),
+        (["compare", "PATTERNS", "--seeds", "1"], "seeds 1 is too few for an interval"),
+        (["compare", "PATTERNS", "--held-out", "odd"], "world type 'odd' is unknown"),
     ],
 )
 def test_invalid_arguments_are_refused_with_code_2(words, text, patterns_file, capsys):

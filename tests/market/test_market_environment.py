@@ -56,37 +56,39 @@ def test_bidders_train_the_same_in_a_process(patterns):
 
 def test_action_forms_give_the_expected_bids():
     levels = (0.0, 1.0, 4.0)
-    choices = Choices(levels, campaigns=2, creatives=3).bidding(np.array([[[2, 0, 1, 3]]]))
-    np.testing.assert_allclose(choices.multiples, [[[4.0, 0.0]]])
-    assert (choices.creative.item(), choices.pacing.item()) == (1, 1.0)
+    alphas, creative = Choices(levels, campaigns=2, creatives=3).bidding(np.array([[[2, 0, 1]]]))
+    np.testing.assert_allclose(alphas, [[[4.0, 0.0]]])
+    assert creative.item() == 1
     form = Continuous(levels, campaigns=2, creatives=3)
-    np.testing.assert_allclose(form.space.low, (0.0, 0.0, 0.0, -1.0, -1.0, -1.0))
-    np.testing.assert_allclose(form.space.high, (np.log(4.0), np.log(4.0), 1.0, 1.0, 1.0, 1.0))
-    continuous = form.bidding(np.array([[[0.0, np.log(3.0), 0.25, -0.5, 0.1, 0.9]]]))
-    np.testing.assert_allclose(continuous.multiples, [[[1.0, 3.0]]])
-    assert (continuous.creative.item(), continuous.pacing.item()) == (2, 0.25)
+    np.testing.assert_allclose(form.space.low, (0.0, 0.0, -1.0, -1.0, -1.0))
+    np.testing.assert_allclose(form.space.high, (np.log(4.0), np.log(4.0), 1.0, 1.0, 1.0))
+    alphas, creative = form.bidding(np.array([[[0.0, np.log(3.0), -0.5, 0.1, 0.9]]]))
+    np.testing.assert_allclose(alphas, [[[1.0, 3.0]]])
+    assert creative.item() == 2
     joint = Joint(levels, campaigns=2, creatives=3)
     every = [joint.bidding(np.array([[a]])) for a in range(joint.space)]
-    assert len({(b.multiples[0, 0, 0], b.creative.item()) for b in every}) == 9
+    assert len({(alphas[0, 0, 0], creative.item()) for alphas, creative in every}) == 9
 
 
-def test_rewards_are_profit_over_budget_and_episodes_end_with_the_last_step(patterns):
-    env = environment(patterns, turns=6, auctions_per_step=200.0)
+@pytest.mark.parametrize("objective", ["score", "profit"])
+def test_rewards_add_up_to_the_objective_and_episodes_end_with_the_last_step(patterns, objective):
+    env = environment(patterns, turns=6, auctions_per_step=200.0, actions="choices", objective=objective)
     env.begin_epoch(1)
     env.reset()
-    actions = np.tile([3, 3, 3, 3, 0, 3], (1, 4, 1))
     earned = np.zeros((1, 4))
     for _ in range(6):
         assert env.dones() is None
         assert env.observe().shape == (1, 4, len(env.market.names))
-        earned += env.apply_actions(actions)
+        earned += env.apply_actions(np.tile([4, 4, 4, 4, 3], (1, 4, 1)))
     terminated, truncated = env.dones()
     assert terminated.all()
     assert not truncated.any()
-    info = env.market.info(episode=True)
-    np.testing.assert_allclose(earned, (info["revenue"] - info["cost"]) / env.market.parameters.budget, rtol=1e-4)
+    info, p = env.market.info(episode=True), env.market.parameters
+    goal = info["score"] * p.target / p.budget
+    expected = goal if objective == "score" else (info["revenue"] - info["cost"]) / p.budget
+    np.testing.assert_allclose(earned, expected, rtol=1e-4, atol=1e-6)
     assert env.market.done
-    assert np.abs(earned).min() > 0
+    assert np.abs(earned).max() > 0
 
 
 def test_bidders_of_one_world_compete_and_each_has_its_own_model(patterns):
@@ -140,9 +142,11 @@ def test_a_pool_of_worlds_is_shared_by_columns_or_used_in_turn(patterns):
         ({"actions": "words"}, "world.actions is 'words': allowed is joint, choices, continuous"),
         ({"levels": (1.0, 1.0)}, "give at least two different multiples"),
         ({"levels": (0.0, 1.0)}, "give at least two above 0"),
-        ({"levels": (-1.0, 1.0)}, "multiples of the usual bid, from 0"),
+        ({"levels": (-1.0, 1.0)}, "multiples of the value, from 0"),
         ({"agents": 0}, "world.agents is 0: a market needs at least one bidder"),
         ({"budget": 0.0}, "budget 0.0 is not positive"),
+        ({"target_cpa": 0.0}, "target 0.0 is not positive"),
+        ({"objective": "fame"}, "world.objective is 'fame': allowed is score, profit"),
         ({"patterns_file": "x"}, "patterns_file"),
         ({"world_types": {"odd": 1.0}}, "world type 'odd' is unknown"),
         ({"users": (0, 3)}, "is not a range of population sizes"),
@@ -176,7 +180,7 @@ def test_the_example_trains_from_the_command_line(patterns, tmp_path, capsys):
 
 
 def test_importance_sampling_draws_the_wanted_share_of_crisis_purchases(patterns):
-    """The environment labels steps with a crisis parent's purchase, so a batch holds the wanted share of them."""
+    """The environment labels steps that cause a crisis parent's purchase, so a batch holds the wanted share of them."""
     shares = []
 
     class Recorder(BaseCallback):
@@ -189,6 +193,6 @@ def test_importance_sampling_draws_the_wanted_share_of_crisis_purchases(patterns
     game.run_experiment(callbacks=[Recorder()])
     assert np.mean(shares) == pytest.approx(0.5, abs=0.05)
     types, values = game.events()
-    credits = game.market.last.credits.sum(axis=-1)
-    np.testing.assert_array_equal(types == 0, game.market.last.crisis_credits > 0)
-    np.testing.assert_array_equal(values, credits)
+    caused = game.market.last.caused
+    np.testing.assert_array_equal(types == 0, caused[..., 2] > 0)
+    np.testing.assert_array_equal(values, caused[..., 1])

@@ -51,7 +51,7 @@ def test_3_an_episode_that_fails_raises_instead_of_being_empty(worlds):
         with pytest.raises(ActionError):
             market.step(np.full((1, 2, 4), -1.0))
         rewards = run(market)
-    assert rewards.shape == (50, 1, 2)
+    assert rewards.shape == (48, 1, 2)
     assert np.abs(rewards).sum() > 0
 
 
@@ -145,6 +145,9 @@ def numbered(number: int, steps: int = 50) -> EpisodeExperience:
         crisis_values=crisis,
         cost=1.0,
         conversions=0.0,
+        score=0.0,
+        budget=1.0,
+        target=1.0,
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ import pytest
 from parallel_agents.core.errors import ConfigError, ContractError, CorruptCheckpoint, RunError
 from parallel_agents.market import warehouse
 from parallel_agents.market.montecarlo import EpisodeSetting, MonteCarloSimulator, Strategy
-from parallel_agents.market.warehouse import Stream, Warehouse, batch_tables
+from parallel_agents.market.warehouse import SamplingLog, Stream, Warehouse, batch_tables
 
 
 @pytest.fixture(scope="module")
@@ -204,3 +205,17 @@ def test_a_batch_file_with_an_invalid_name_is_refused(batches, tmp_path, name):
         store.query("SELECT * FROM episodes")
     with pytest.raises(ConfigError, match="give a name of letters"):
         store.write(name, batches[0])
+
+
+def test_figures_of_importance_sampling_are_logged_beside_the_batches(tmp_path):
+    store = Warehouse(tmp_path)
+    log = SamplingLog(store, "run-1")
+    for number in (1, 2):
+        metrics = {"crisis_parent_ratio_in_batch": np.array([0.5, 0.4]), "loss": np.zeros(2)}
+        log.on_round(SimpleNamespace(round=number, metrics=metrics))
+    log.on_end({})
+    found = store.query(
+        "SELECT run, count(*) AS n, avg(crisis_parent_ratio_in_batch) AS share FROM sampling GROUP BY 1"
+    )
+    assert (found["run"][0], found["n"][0]) == ("run-1", 4)
+    assert found["share"][0] == pytest.approx(0.45)

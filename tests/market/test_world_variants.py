@@ -34,7 +34,9 @@ def test_no_two_worlds_are_alike(worlds):
         if name in (
             "market_state.mechanism",
             "market_state.slots",
-            "time_period.hours",
+            "market_state.predicted_value",
+            "auction_pressure.budget",
+            "auction_pressure.target",
             "users.count",
             "time_period.start",
         ):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 import torch
@@ -88,7 +89,34 @@ def network(factory: Callable[[], nn.Module]) -> ModuleNetwork:
     return ModuleNetwork(Architecture(factory), IMAGE, 3)
 
 
-@pytest.mark.parametrize("factory", [Dueling, Skipping, sequence, Broadcasting])
+class Attention(nn.Module):
+    """Attends over pairs of its inputs: written out, as a layer, and as a layer of a transformer."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        self.embed, self.head, self.kind = nn.Linear(15, 8), nn.Linear(8, 3), kind
+        if kind == "layer":
+            self.attention = nn.MultiheadAttention(8, 2, batch_first=True)
+        elif kind.startswith("encoder"):
+            self.encoder = nn.TransformerEncoderLayer(
+                8, 2, 16, dropout=0.0, batch_first=True, norm_first=kind.endswith("first")
+            )
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.embed(x.view(-1, 4, 15))
+        if self.kind == "layer":
+            x, _ = self.attention(x, x, x, need_weights=False)
+        elif self.kind == "function":
+            x = nn.functional.scaled_dot_product_attention(x, x, x)
+        else:
+            x = self.encoder(x)
+        return self.head(x.mean(1))
+
+
+ATTENTIONS = [partial(Attention, kind) for kind in ("function", "layer", "encoder", "encoder, norm first")]
+
+
+@pytest.mark.parametrize("factory", [Dueling, Skipping, sequence, Broadcasting, *ATTENTIONS])
 def test_usual_layers_are_computed_layer_by_layer_with_the_outputs_of_the_module(
     factory: Callable[[], nn.Module],
 ) -> None:
@@ -111,7 +139,7 @@ def test_layers_with_other_outputs_than_the_module_are_not_used(monkeypatch: pyt
     check(net)
 
 
-@pytest.mark.parametrize("factory", [Dueling, Skipping, sequence])
+@pytest.mark.parametrize("factory", [Dueling, Skipping, sequence, *ATTENTIONS])
 def test_agents_get_the_same_bytes_together_and_alone(factory: Callable[[], nn.Module]) -> None:
     net = network(factory)
     rows = net.init(IDENTITY)

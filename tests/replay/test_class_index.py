@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from scipy.stats import binomtest, chisquare
 
 from parallel_agents.core.errors import CheckpointError, ConfigError, ContractError, NonFiniteError, ShapeError
-from parallel_agents.replay.class_index import ClassIndex, PriorityIndex, uniform_positions
+from parallel_agents.replay.class_index import ClassIndex, uniform_positions
 
 STEP = st.tuples(st.booleans(), st.integers(0, 11), st.integers(0, 3))
 
@@ -163,7 +163,7 @@ PRIORITY_STEP = st.tuples(st.sampled_from(["add", "evict", "update"]), st.intege
 
 def test_the_class_follows_its_share_and_the_row_its_priority() -> None:
     rng = np.random.default_rng(0)
-    index, priorities = PriorityIndex(60, 2), rng.random(60) + 0.1
+    index, priorities = ClassIndex(60, 2, priorities=True), rng.random(60) + 0.1
     classes = (np.arange(60) >= 20).astype(int)
     index.assign(np.arange(60), classes, priorities)
     drawn = index.draw(rng.random((400_000, 2)), SHARES)
@@ -180,7 +180,7 @@ def test_the_class_follows_its_share_and_the_row_its_priority() -> None:
 @given(st.lists(PRIORITY_STEP, max_size=60))
 @settings(max_examples=150, deadline=None, derandomize=True)
 def test_priorities_follow_their_rows_through_any_history(steps: list[tuple[str, int, int]]) -> None:
-    index, model = PriorityIndex(20, 2), dict[int, tuple[int, float]]()
+    index, model = ClassIndex(20, 2, priorities=True), dict[int, tuple[int, float]]()
     for number, (kind, position, which) in enumerate(steps):
         if kind == "add":
             index.assign([position], [which], [number + 1.0])
@@ -200,7 +200,7 @@ def test_priorities_follow_their_rows_through_any_history(steps: list[tuple[str,
 
 
 def test_new_rows_get_the_largest_priority_so_far() -> None:
-    index = PriorityIndex(4, 1)
+    index = ClassIndex(4, 1, priorities=True)
     index.assign([0, 1], 0)
     index.update_priorities([0], [9.0])
     index.update_priorities([0], [2.0])
@@ -210,11 +210,11 @@ def test_new_rows_get_the_largest_priority_so_far() -> None:
 
 def test_a_loaded_priority_index_draws_as_the_stored_one() -> None:
     rng = np.random.default_rng(1)
-    index = PriorityIndex(300, 2)
+    index = ClassIndex(300, 2, priorities=True)
     index.assign(np.arange(300), rng.integers(0, 2, 300))
     index.update_priorities(np.arange(300), rng.random(300) * 5)
     index.evict(np.arange(0, 300, 7))
-    copy = PriorityIndex(300, 2)
+    copy = ClassIndex(300, 2, priorities=True)
     copy.assign([3], [0], [100.0])
     copy.load_state(index.state())
     for each in (index, copy):
@@ -225,7 +225,7 @@ def test_a_loaded_priority_index_draws_as_the_stored_one() -> None:
 
 
 def test_bad_input_changes_nothing_in_a_priority_index() -> None:
-    index = PriorityIndex(4, 2)
+    index = ClassIndex(4, 2, priorities=True)
     index.assign([0, 1], [0, 1], [1.0, 2.0])
     before = index.state()
     with pytest.raises(NonFiniteError, match="finite and above 0"):

@@ -5,7 +5,7 @@ import pytest
 
 from parallel_agents.core.errors import ContractError, NonFiniteError
 from parallel_agents.replay import ImportanceSampler
-from parallel_agents.replay.world_weights import WORLD_FACTORS, WorldRule, fit_world_rule
+from parallel_agents.replay.world_weights import WORLD_FACTORS, NotIdentifiedError, WorldRule, fit_world_rule
 
 
 def random_worlds(count: int, seed: int = 0) -> list[dict[str, float]]:
@@ -56,6 +56,13 @@ def test_a_factor_that_does_not_vary_gets_the_exponent_0() -> None:
     worlds = [{**world, "ios_share": 0.5} for world in random_worlds(50)]
     rule = fit_world_rule(worlds, [factors(world)[0] for world in worlds], value_multiplier=5.0)
     assert rule.exponents == pytest.approx([1.0, 0.0, 0.0, 0.0], abs=1e-4)
+
+
+def test_outcomes_without_a_finite_rule_are_named() -> None:
+    worlds = random_worlds(8)
+    first = [float(world["ios_share"] == max(other["ios_share"] for other in worlds)) for world in worlds]
+    with pytest.raises(NotIdentifiedError, match="no finite rule fits these outcomes"):
+        fit_world_rule(worlds, first, value_multiplier=5.0)
 
 
 def test_bad_input_is_named() -> None:

@@ -33,6 +33,7 @@ CHECKS: dict[str, Callable[..., str]] = {
     "worlds differ": suite._worlds_differ,
     "buffers": suite._buffers,
     "modes": partial(suite._modes, backends=("inline", "thread")),
+    "compiled": suite._compiled,
     "state": suite._state,
     "resume": suite._resume,
 }
@@ -281,7 +282,7 @@ def test_the_command_prints_findings_and_its_exit_code_says_whether_all_passed(
 ) -> None:
     (tmp_path / "game.py").write_text(GAME)
     assert main(["check", str(tmp_path / "game.py"), "--epochs", "3"]) == 0
-    assert "12 of 12 checks passed" in capsys.readouterr().out
+    assert "13 of 13 checks passed" in capsys.readouterr().out
     assert main(["check", str(tmp_path / "game.py"), "--epochs", "3", "--json", "--set", "world.fair=false"]) == 1
     result = json.loads(capsys.readouterr().out)
     assert result["passed"] is False
@@ -331,7 +332,7 @@ def test_a_check_without_a_digest_is_not_checked_rather_than_passed(check: str) 
 def test_the_command_counts_checks_that_could_not_be_made(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     game = "tests.testing.test_conformance:Unknown"
     assert main(["check", game, "--epochs", "2", "--set", "experiment.max_turns=4"]) == 1
-    assert "10 of 12 checks passed, 2 could not be made" in capsys.readouterr().out
+    assert "11 of 13 checks passed, 2 could not be made" in capsys.readouterr().out
     assert main(["check", game, "--epochs", "2", "--set", "experiment.max_turns=4", "--json"]) == 1
     result = json.loads(capsys.readouterr().out)
     assert result["passed"] is False

@@ -69,6 +69,10 @@ def make_epoch() -> Callable[..., EpochStats]:
             "updates": 12 * epoch,
             "seconds": 0.5,
             "metrics": {"loss": np.array([0.1, np.nan, 1 / 3], np.float32)},
+            "total_timesteps": 200 * epoch,
+            "timesteps": 200,
+            "wall_seconds": 0.5 * epoch,
+            "episodes": np.array([[2.0, 0.0, 1.0], [6.0, 0.0, 3.0], [50.0, 0.0, 40.0]]),
         }
         return EpochStats(epoch, **(fields | changes))
 

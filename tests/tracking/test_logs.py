@@ -320,7 +320,7 @@ IMPORT = """
 import logging, sys
 import parallel_agents.tracking
 from parallel_agents.tracking import (
-    callbacks, jsonl, learning_curves, logs, metrics, progress, run_folder, statistics, timeline
+    callbacks, jsonl, logs, metrics, plots, progress, run_folder, statistics, timeline
 )
 import structlog
 print(structlog.is_configured(), logging.root.handlers, sorted({"torch", "matplotlib"} & set(sys.modules)))

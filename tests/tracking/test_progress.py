@@ -8,8 +8,10 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import structlog
 
@@ -42,10 +44,11 @@ def test_a_plain_line_is_written_every_few_seconds(make_run: Make, make_epoch: M
         clock.now += 0.5
         progress.on_epoch(make_epoch(epoch))
     progress.on_end({})
-    lines = stream.getvalue().splitlines()
-    assert lines[0] == "epoch 1/100  200 turns/s  24 updates/s  reward 3  lag 1"
-    assert lines[1] == "epoch 11/100  200 turns/s  24 updates/s  reward 18  lag 1"
-    assert lines[-1] == "epoch 100/100  200 turns/s  24 updates/s  reward 272  lag 1  after 0:00:50"
+    first, *lines = stream.getvalue().splitlines()
+    assert first == "hunt: 3 agents, 1 worlds, epochs 1 to 100; the first epoch may compile kernels"
+    assert lines[0] == "epoch 1/100  ep_rew_mean 3  ep_len_mean 30  fps 400  updates/s 24  lag 1"
+    assert lines[1] == "epoch 11/100  ep_rew_mean 3  ep_len_mean 30  fps 400  updates/s 24  lag 1"
+    assert lines[-1] == "epoch 100/100  ep_rew_mean 3  ep_len_mean 30  fps 400  updates/s 24  lag 1  after 0:00:50"
     assert len(lines) == 11
 
 
@@ -56,9 +59,9 @@ def test_rates_are_over_the_last_seconds(make_run: Make, make_epoch: Make) -> No
     for epoch in range(1, 301):
         clock.now += 1.0 if epoch <= 100 else 0.1
         progress.on_epoch(make_epoch(epoch))
-    lines = stream.getvalue().splitlines()
-    assert "epoch 100/300  100 turns/s" in lines[99]
-    assert "epoch 300/300  1,000 turns/s" in lines[299]
+    lines = stream.getvalue().splitlines()[1:]
+    assert "epoch 100/300  ep_rew_mean 3  ep_len_mean 30  fps 200  " in lines[99]
+    assert "fps 2,000  " in lines[299]
 
 
 def test_a_resumed_run_does_not_count_earlier_updates(make_run: Make, make_epoch: Make) -> None:
@@ -68,18 +71,27 @@ def test_a_resumed_run_does_not_count_earlier_updates(make_run: Make, make_epoch
     for epoch in (51, 52):
         clock.now += 1.0
         progress.on_epoch(make_epoch(epoch))
-    assert stream.getvalue().splitlines() == [
-        "epoch 51/60  100 turns/s  0 updates/s  reward 153  lag 1",
-        "epoch 52/60  100 turns/s  6 updates/s  reward 154  lag 1",
+    assert stream.getvalue().splitlines()[1:] == [
+        "epoch 51/60  ep_rew_mean 3  ep_len_mean 30  fps 200  updates/s 0  lag 1",
+        "epoch 52/60  ep_rew_mean 3  ep_len_mean 30  fps 200  updates/s 6  lag 1",
     ]
 
 
-def test_a_run_that_ends_before_its_first_epoch_writes_one_line(make_run: Make) -> None:
+def test_before_the_first_episode_has_ended_the_reward_of_the_epoch_is_shown(make_run: Make, make_epoch: Make) -> None:
+    stream, clock = io.StringIO(), FakeClock()
+    progress = PlainProgress(stream, clock=clock)
+    progress.on_start(make_run())
+    clock.now += 1.0
+    progress.on_epoch(make_epoch(1, episodes=np.zeros((3, 3))))
+    assert stream.getvalue().splitlines(keepends=True)[1] == "epoch 1/10  reward 3  fps 200  updates/s 12  lag 1\n"
+
+
+def test_a_run_that_ends_before_its_first_epoch_writes_its_last_line(make_run: Make) -> None:
     stream, clock = io.StringIO(), FakeClock()
     progress = PlainProgress(stream, clock=clock)
     progress.on_start(make_run())
     progress.on_end({})
-    assert stream.getvalue() == "epoch 0/10  starting  after 0:00:00\n"
+    assert stream.getvalue().splitlines(keepends=True)[1] == "epoch 0/10  starting  after 0:00:00\n"
 
 
 def test_a_jumping_wall_clock_does_not_change_the_rates(
@@ -96,9 +108,9 @@ def test_a_jumping_wall_clock_does_not_change_the_rates(
             time.sleep(0.02)
             progress.on_epoch(make_epoch(epoch))
         progress.on_end({})
-        rates = [int(rate.replace(",", "")) for rate in re.findall(r"([\d,]+) turns/s", stream.getvalue())]
+        rates = [int(rate.replace(",", "")) for rate in re.findall(r"fps ([\d,]+)", stream.getvalue())]
         assert rates
-        assert all(0 < rate <= 5000 for rate in rates)
+        assert all(0 < rate <= 10_000 for rate in rates)
 
 
 def test_a_terminal_gets_a_bar_and_another_stream_plain_lines() -> None:
@@ -141,7 +153,7 @@ def test_the_bar_is_drawn_on_a_terminal_and_the_cursor_restored(
     os.close(reading)
     text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", shown)
     assert "[bold]hunt" in text
-    assert "4/4 200 turns/s  24 updates/s  reward 7.5  lag 1" in text
+    assert "4/4 ep_rew_mean 3  fps 400  updates/s 24  lag 1" in text
     assert shown.count("\x1b[?25l") == shown.count("\x1b[?25h") == 1  # the cursor is hidden and shown again
 
 
@@ -160,8 +172,9 @@ def test_the_bar_is_not_redrawn_at_every_epoch_and_fits_80_columns(
     clock.now += 0.25
     progress.on_epoch(make_epoch(101))
     text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", stream.getvalue()[start:])
-    assert " 101/1000 28,857 turns/s  3,463 updates/s  reward 274  lag 1 " in text
-    assert len(text.strip()) <= 80
+    assert " 101/1000 ep_rew_mean 3  fps 57,714  updates/s 3,463  lag 1 " in text
+    assert max(map(len, text.strip().splitlines())) <= 80
+    assert "a ▁▂▂▃▄▄▅▅▆▇▇█  b ▁▂▂▃▄▄▅▅▆▇▇█  c ▁▂▂▃▄▄▅▅▆▇▇█" in text, "12 means of 8 epochs"
     progress.on_end({})
 
 
@@ -180,10 +193,38 @@ def test_log_lines_scroll_above_the_bar(make_run: Make, make_epoch: Make, monkey
     erased = stream.getvalue().replace("\r\x1b[2K", "\n")  # the bar is erased, and its line used
     lines = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", erased).splitlines()
     (line,) = (line for line in lines if "careful" in line)
-    assert "turns/s" not in line
+    assert "fps" not in line
     assert "hunt" not in line
 
 
 def test_a_negative_interval_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"a progress line every -1 seconds is impossible: give 0 or more"):
         show_progress(stream=io.StringIO(), every=-1)
+
+
+def test_a_notebook_gets_one_output_that_is_updated(
+    make_run: Make, make_epoch: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shown: list[dict[str, str]] = []
+
+    class ZMQInteractiveShell:
+        """What IPython's shell is called in a notebook."""
+
+    class Handle:
+        def update(self, bundle: dict[str, str], *, raw: bool) -> None:
+            shown.append(bundle)
+
+    def display(bundle: dict[str, str], *, raw: bool, display_id: bool) -> Handle:
+        shown.append(bundle)
+        return Handle()
+
+    ipython = SimpleNamespace(get_ipython=ZMQInteractiveShell, display=SimpleNamespace(display=display))
+    monkeypatch.setitem(sys.modules, "IPython", ipython)
+    clock = FakeClock()
+    progress = show_progress(stream=io.StringIO(), clock=clock)
+    progress.on_start(make_run())
+    clock.now += 2.0
+    progress.on_epoch(make_epoch(1))
+    progress.on_end({})
+    assert [bundle["text/plain"][:10] for bundle in shown] == ["epoch 0/10", "epoch 1/10", "epoch 1/10"]
+    assert "ep_rew_mean 3" in shown[1]["text/html"]

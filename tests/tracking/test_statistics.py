@@ -16,6 +16,7 @@ from parallel_agents.tracking.statistics import (
     interquartile_mean,
     mean_half_width,
     mean_interval,
+    probability_of_improvement,
     student_quantile,
 )
 
@@ -140,3 +141,13 @@ def test_invalid_input_is_refused() -> None:
         bootstrap_interval([1.0, 2.0], resamples=0)
     with pytest.raises(ConfigError, match="at least 1 degree"):
         student_quantile(0.975, 0)
+
+
+def test_the_probability_of_improvement_counts_pairs_and_ties() -> None:
+    estimate, low, high = probability_of_improvement([1.0, 2.0, 3.0, 4.0], [1.0, 1.0, 2.0, 5.0])
+    assert estimate == (0.5 * 2 + 2 + 0.5 + 3 + 3) / 16
+    assert 0.0 <= low < estimate < high <= 1.0
+    assert probability_of_improvement([2.0, 3.0], [0.0, 1.0]) == (1.0, 1.0, 1.0)
+    assert probability_of_improvement([1.0, 2.0], [1.5, 3.0], seed=4) == probability_of_improvement(
+        [1.0, 2.0], [1.5, 3.0], seed=4
+    )

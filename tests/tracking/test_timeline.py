@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from parallel_agents.core.errors import ConfigError
-from parallel_agents.tracking.timeline import Timeline
+from parallel_agents.tracking.timeline import Timeline, Trace, TraceWriter, read_trace
 
 
 def _trace(timeline: Timeline, path: Path) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
@@ -126,7 +126,7 @@ def test_threads_have_separate_rows_and_the_trace_can_be_written_meanwhile(tmp_p
 WORKER = """
 import multiprocessing, sys
 from pathlib import Path
-from parallel_agents.tracking.timeline import Timeline
+from parallel_agents.tracking.timeline import Timeline, Trace, TraceWriter, read_trace
 
 def work(pipe):
     timeline = Timeline()
@@ -190,3 +190,110 @@ def test_a_failed_write_keeps_the_old_trace(tmp_path: Path, monkeypatch: pytest.
 def test_a_capacity_of_0_is_refused() -> None:
     with pytest.raises(ConfigError, match="a timeline of 0 spans is impossible: give at least 1, or disable it"):
         Timeline(capacity=0)
+
+
+# -- arrows, live traces, and what a trace says ------------------------------------------------------------------------
+
+MS = 1_000_000
+
+
+def _span(name: str, start: int, length: int, thread: int = 1, **arguments: int) -> Any:
+    return (name, "role", start * MS, length * MS, 7, thread, arguments)
+
+
+def _trace_of(tmp_path: Path, *spans: Any) -> Trace:
+    timeline = Timeline()
+    timeline.merge(spans)
+    timeline.write(tmp_path / "trace.json")
+    return read_trace(tmp_path / "trace.json")
+
+
+def test_arrows_lead_from_the_epoch_of_a_round_over_its_learners_to_its_publication(tmp_path: Path) -> None:
+    spans = [
+        _span("collect", 0, 10, epoch=1), _span("collect", 10, 10, epoch=2), _span("snapshot", 20, 1, round=1),
+        _span("learn", 22, 5, 2, round=1), _span("learn", 23, 5, 3, round=1), _span("collect", 21, 10, epoch=3),
+        _span("publish", 32, 1, round=1), _span("publish", 50, 1, round=2),
+    ]  # fmt: skip
+    timeline = Timeline()
+    timeline.merge(spans)
+    timeline.write(tmp_path / "trace.json")
+    events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
+    arrows = [(e["ph"], e["id"], e["tid"], e["ts"]) for e in events if e["ph"] in "stf"]
+    (begin, *middle, end) = arrows
+    assert begin[:3] == ("s", 1, 1)
+    assert 10_000 < begin[3] < 20_000, "in the second epoch, whose data the round reads"
+    assert middle == [("t", 1, 2, 22_000), ("t", 1, 3, 23_000)]
+    assert end == ("f", 1, 1, 32_000)
+
+
+def test_a_trace_is_read_back_with_its_shares_waiting_and_overlap(tmp_path: Path) -> None:
+    trace = _trace_of(
+        tmp_path,
+        _span("collect", 0, 40, epoch=1), _span("boundary", 40, 40, round=1), _span("wait", 45, 30, round=1),
+        _span("collect", 80, 20, epoch=2), _span("learn", 20, 50, 2, round=1),
+    )  # fmt: skip
+    shares = {(stage.thread.partition(": ")[0], stage.name): stage.share for stage in trace.stages()}
+    assert shares["worker 7", "collect"] == pytest.approx(0.6)
+    assert shares["worker 7", "boundary"] == pytest.approx(0.1), "without the waiting in it"
+    assert trace.share("wait") == pytest.approx(0.3)
+    assert trace.learner_waits() == pytest.approx(1 - 50 / 80)
+    assert trace.overlap() == pytest.approx(20 / 50)
+    assert trace.advice() == [
+        "collection waits 30% for the learner: raise parallel.train_interval or parallel.policy_lag, or lower "
+        "model.updates_per_round"
+    ]
+    assert "overlap efficiency 40%" in trace.text()
+    assert trace.as_dict()["stages"][0] == {
+        "thread": "worker 7: role",
+        "name": "collect",
+        "count": 2,
+        "seconds": 0.06,
+        "share": 0.6,
+    }
+
+
+def test_an_idle_learner_and_turns_taken_are_named(tmp_path: Path) -> None:
+    idle = [_span("collect", 10 * n, 10) for n in range(10)] + [_span("learn", 0, 20, 2, round=1)]
+    assert "the learner waits 80%" in _trace_of(tmp_path, *idle).advice()[0]
+    in_turn = [_span("collect", 0, 50), _span("learn", 50, 50, round=1)]
+    assert "take turns" in _trace_of(tmp_path, *in_turn).advice()[0]
+    assert _trace_of(tmp_path, _span("collect", 0, 10)).advice() == ["nothing stands out"]
+
+
+@pytest.mark.parametrize("text", ["[]", "{}", '{"traceEvents": 3}', '"x"'])
+def test_what_is_no_trace_is_refused(text: str, tmp_path: Path) -> None:
+    (tmp_path / "trace.json").write_text(text)
+    with pytest.raises(ConfigError, match=r"trace.json is not a trace"):
+        read_trace(tmp_path / "trace.json")
+
+
+def test_hostile_events_are_left_out(tmp_path: Path) -> None:
+    good = {"ph": "X", "name": "collect", "ts": 0, "dur": 5, "pid": 1, "tid": 1}
+    bad = [
+        1,
+        None,
+        {},
+        good | {"ts": "x"},
+        good | {"dur": -1},
+        good | {"ts": 1e300},
+        good | {"pid": []},
+        good | {"name": 3},
+    ]
+    (tmp_path / "trace.json").write_text(json.dumps({"traceEvents": [*bad, good | {"args": 3}]}))
+    trace = read_trace(tmp_path / "trace.json")
+    assert len(trace.spans) == 1
+    assert [panel["kind"] for panel in trace.panels] == ["timeline", "table"]
+
+
+def test_the_newest_spans_are_written_while_a_run_goes_on(tmp_path: Path, make_epoch: Callable[..., Any]) -> None:
+    timeline, path = Timeline(), tmp_path / "trace.json"
+    writer = TraceWriter(timeline, path, every=0.0)
+    for epoch in range(1, 700):
+        with timeline.span("collect", "collector", epoch=epoch):
+            pass
+    writer.on_epoch(make_epoch(699))
+    spans = read_trace(path).spans
+    assert [span[6]["epoch"] for span in spans] == list(range(200, 700))
+    later = TraceWriter(timeline, tmp_path / "later.json", every=60.0)
+    later.on_epoch(make_epoch(1))
+    assert not (tmp_path / "later.json").exists()

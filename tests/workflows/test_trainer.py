@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from parallel_agents.core.errors import CheckpointError, ConfigError
-from parallel_agents.workflows.blue_policies import play
-from parallel_agents.workflows.conditioned import ParallelOrderConditionedPPO
+from parallel_agents.workflows.blue_policies import OrderScript, play
+from parallel_agents.workflows.conditioned import ParallelOrderConditionedPPO, load_policy, save_policy
+from parallel_agents.workflows.evaluation import OrderEvaluation
 from parallel_agents.workflows.network import NetworkWorlds
 from parallel_agents.workflows.orders import ORDERS
-from parallel_agents.workflows.search import Landscape, next_order
+from parallel_agents.workflows.search import next_order
 from parallel_agents.workflows.trainer import (
     ParallelWorkflowRLTrainer,
+    TrainingHistory,
     effective_orders,
     evaluate_order,
     read_search,
@@ -79,7 +81,7 @@ def test_a_stopped_search_is_resumed_with_the_same_results(tmp_path: Path) -> No
     assert [r.evaluation.value for r in resumed.results] == [r.evaluation.value for r in whole.results]
     assert [r.order for r in resumed.results] == [r.order for r in whole.results]
     _, stored = read_search(tmp_path / "search.json")
-    assert tuple(stored) == resumed.results
+    assert [result.evaluation.value for result in stored] == [r.evaluation.value for r in resumed.results]
 
 
 def test_a_folder_of_another_search_is_refused(tmp_path: Path) -> None:
@@ -91,14 +93,13 @@ def test_a_folder_of_another_search_is_refused(tmp_path: Path) -> None:
         trainer().run_workflow_search(tmp_path)
 
 
-def test_regret_splits_into_search_and_policy() -> None:
-    result = trainer(n_workflows=3).run_workflow_search()
-    means = np.linspace(-100.0, -40.0, len(ORDERS))
-    regret = result.regret(Landscape(means, np.ones(len(ORDERS))))
-    for k, workflow in enumerate(result.results):
-        at = ORDERS.index(workflow.order)
-        assert regret.search[k] == pytest.approx(-40.0 - means[at])
-        assert regret.total[k] == pytest.approx(-40.0 - workflow.evaluation.value)
+def test_a_search_may_fine_tune_one_policy_and_be_told_the_noise(tmp_path: Path) -> None:
+    shared = agent(n_envs=3, steps=20)
+    save_policy(shared, tmp_path, {})
+    search = trainer(n_workflows=4, start=str(tmp_path), noise=3.0, train_episodes_per_env=1).run_workflow_search()
+    assert search.noise == 3.0
+    for k in range(3, 4):
+        assert search.results[k].order == next_order(search.trials[:k], "gp_ucb", 0, noise=3.0)
 
 
 @pytest.mark.parametrize(
@@ -120,12 +121,49 @@ def test_bad_settings_are_refused_before_anything_runs(options: dict[str, Any], 
 
 def test_training_stops_once_the_threshold_is_reached() -> None:
     """Threshold 0 is met as soon as enough was seen; 1.0 is not reached while the policy explores."""
-    quick = train_order(agent(), ParallelEnvWrapper(4, steps=20), 30, threshold=1e-9, min_episodes=3)
+    rule = {"rule": "no_higher_compromised"}
+    quick = train_order(agent(**rule), ParallelEnvWrapper(4, steps=20), 30, threshold=1e-9, min_episodes=3)
     assert quick.stopped
     assert 3 <= quick.episodes < 30
-    slow = train_order(agent(), ParallelEnvWrapper(4, steps=20), 4, threshold=1.0, min_episodes=1)
+    slow = train_order(agent(**rule), ParallelEnvWrapper(4, steps=20), 4, threshold=1.0, min_episodes=1)
     assert (slow.stopped, slow.episodes) == (False, 4)
-    assert all(0.0 <= c <= 1.0 for c in slow.compliance)
+    assert all(0.0 <= c <= 1.0 for c in slow.documented)
+
+
+def test_an_order_that_is_kept_is_not_learnt_if_the_return_is_worse_than_the_scripts() -> None:
+    history = train_order(agent(), ParallelEnvWrapper(4, steps=60), 3, threshold=1e-9, min_episodes=1)
+    assert not history.stopped
+    kept = OrderEvaluation(value=-60.0, error=1.0, compliance=0.96, documented=1.0, script=-55.0)
+    assert not kept.learnt()
+    assert replace(kept, script=-60.0).learnt()
+    assert not replace(kept, script=-60.0, compliance=0.94).learnt()
+    assert not replace(kept, script=-60.0, compliance=float("nan")).learnt()
+
+
+def test_when_an_order_counts_as_kept() -> None:
+    def history(*compliance: float, counted: float = 1.0) -> TrainingHistory:
+        return TrainingHistory([*compliance], [*compliance], [0.0] * len(compliance), [counted] * len(compliance))
+
+    good, bad = [0.96] * 10, [0.9] * 10
+    assert history(*good).keeps_order(0.95, 10)
+    assert not history(*good, counted=0.01).keeps_order(0.95, 10)
+    assert not history(*good[:9]).keeps_order(0.95, 10)
+    assert not history(*bad).keeps_order(0.95, 10)
+    assert history(*bad, *good[:5]).keeps_order(0.95, 10)  # the last five episodes count
+    assert not history(*bad, *good[:4]).keeps_order(0.95, 10)
+    assert not history(*good, float("nan")).keeps_order(0.95, 10)
+    assert not history().keeps_order(0.95, 0)
+
+
+def test_a_training_goes_on_where_it_stopped(tmp_path: Path) -> None:
+    whole, half = agent(steps=20), agent(steps=20)
+    expected = train_all_orders(whole, ParallelEnvWrapper(4, steps=20), 4)
+    history = train_all_orders(half, ParallelEnvWrapper(4, steps=20), 2)
+    save_policy(half, tmp_path, {})
+    resumed, _ = load_policy(tmp_path)
+    history = train_all_orders(resumed, ParallelEnvWrapper(4, steps=20), 4, history=history)
+    assert history.returns == expected.returns
+    assert resumed.model.state["online"].equal(whole.model.state["online"])
 
 
 @pytest.mark.parametrize("steps", [5, 10, 40])
@@ -147,9 +185,10 @@ def test_an_evaluation_counts_the_environments_reward_alone() -> None:
     learner = agent()
     worlds = NetworkWorlds(6, red="Meander", steps=40, late_start=20)
     evaluation = evaluate_order(learner, iter(ORDERS[3]), worlds)
-    expected = play(worlds, learner.policy(ORDERS[3]), 0).sum(axis=0)
+    expected = play(worlds, learner.policy(ORDERS[3], worlds), 0).sum(axis=0)
     assert evaluation.value == pytest.approx(expected.mean())
-    assert 0.0 <= evaluation.compliance <= 1.0
+    assert evaluation.script == pytest.approx(play(worlds, OrderScript(ORDERS[3]), 0).sum(axis=0).mean())
+    assert 0.0 <= evaluation.documented <= 1.0
 
 
 def test_there_are_24_effective_orders() -> None:

@@ -1,10 +1,11 @@
-"""The worlds as arrays, and for Gymnasium and PettingZoo."""
+"""The worlds as arrays, for Gymnasium, PettingZoo, Stable-Baselines3, and in the challenge's own form."""
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
 
+import gymnasium
 import numpy as np
 import pytest
 from gymnasium.vector import AutoresetMode
@@ -12,8 +13,15 @@ from gymnasium.vector import AutoresetMode
 from parallel_agents.core.errors import ActionError, ConfigError, ContractError
 from parallel_agents.env.adapters.gymnasium import GymnasiumAdapter
 from parallel_agents.env.adapters.sync_envs import SyncEnvs
+from parallel_agents.workflows.blue_policies import ChallengeAgents, play
 from parallel_agents.workflows.network import NetworkWorlds
-from parallel_agents.workflows.wrapper import NetworkEnv, NetworkParallelEnv, NetworkVectorEnv, ParallelEnvWrapper
+from parallel_agents.workflows.wrapper import (
+    ChallengeWrapper,
+    NetworkEnv,
+    NetworkParallelEnv,
+    NetworkVectorEnv,
+    ParallelEnvWrapper,
+)
 
 
 def test_arrays_have_the_documented_shapes() -> None:
@@ -168,3 +176,50 @@ def test_an_action_for_an_unknown_agent_is_refused() -> None:
     env.reset(seed=0)
     with pytest.raises(ActionError, match="give one for 'defender'"):
         env.step({"attacker": 0})
+
+
+def test_the_game_is_registered_with_gymnasium() -> None:
+    import parallel_agents.workflows  # noqa: F401 - registers it
+
+    env = gymnasium.make("parallel_agents/NetworkDefence-v0", red="Meander", version="leaderboard", steps=5)
+    observation, info = env.reset(seed=3)
+    assert env.observation_space.contains(observation)
+    assert info["access"].shape == (13,)
+    for turn in range(5):
+        *_, truncated, info = env.step(env.action_space.sample())
+        assert truncated == (turn == 4)
+    assert bool(info["ot_running"])
+
+
+@pytest.mark.parametrize("version", ["head", "leaderboard"])
+def test_the_challenges_wrapper(version: str) -> None:
+    env = ChallengeWrapper(red="B_line", version=version, steps=6, seed=2)
+    twin = NetworkWorlds(1, red="B_line", version=version, steps=6, seed=2)
+    np.testing.assert_array_equal(env.reset(), twin.reset(0)[0])
+    assert (env.get_action_space("Blue"), env.action_space.n, env.observation_space.shape) == (145, 145, (52,))
+    for turn in range(6):
+        vector, reward, done, info = env.step(15 + turn)
+        bits, rewards, _ = twin.step([15 + turn])
+        np.testing.assert_array_equal(vector, bits[0])
+        np.testing.assert_array_equal(info["access"], twin.access[0])
+        assert (reward, done) == (rewards[0], turn == 5)
+        assert (info["action"], info["red_action"]) == (env.action_names[15 + turn], twin.red_actions[0])
+    exploited = [row["Hostname"] for row in env.get_table() if row["Compromised"] == "User"]
+    held = [row["Hostname"] for row in env.get_true_table() if row["Access"] != "None"]
+    assert set(exploited) <= set(held)
+    assert env.get_observation("Blue") is vector
+
+
+def test_ppo_of_stable_baselines3_trains_on_it() -> None:
+    sb3 = pytest.importorskip("stable_baselines3", reason="stable_baselines3 is not installed")
+    env = gymnasium.make("parallel_agents/NetworkDefence-v0", red="B_line", steps=20)
+    model = sb3.PPO("MlpPolicy", env, n_steps=40, batch_size=20, n_epochs=1, seed=0, device="cpu")
+    before = [parameter.clone() for parameter in model.policy.parameters()]
+    model.learn(80)
+    assert any(not old.equal(new) for old, new in zip(before, model.policy.parameters(), strict=True))
+
+    class Trained:
+        def get_action(self, observation: np.ndarray, action_space: int) -> int:
+            return int(model.predict(observation.astype(np.uint8), deterministic=True)[0])
+
+    assert play(NetworkWorlds(2, steps=5), ChallengeAgents(Trained, 2), 0).shape == (5, 2)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -68,6 +69,19 @@ class AdaptedEnvironment(ParallelEnvironment):
     def workers(self) -> list[Monitored]:
         return self.envs.workers()
 
+    def draws_itself(self) -> None:
+        """Let copies of this environment, such as those of an evaluation, draw pictures; the run stays as it is."""
+        world = dict(self.config.world)
+        world |= {"options": {**world.get("options", {}), "render_mode": "rgb_array"}, "workers": 0}
+        self.config = replace(self.config, world=world)
+
+    def render(self) -> Array:
+        """Return a picture (rows, columns, 3) of the first world; `draws_itself` has to be called before it is made."""
+        frame = self.envs.render()
+        if not isinstance(frame, np.ndarray) or frame.ndim != 3:
+            raise ConfigError(f"{self.name} draws no pictures: its render() gave a {type(frame).__name__}")
+        return frame
+
     # -- turns -------------------------------------------------------------------------------------------------
 
     def reset(self) -> None:
@@ -121,7 +135,7 @@ class AdaptedEnvironment(ParallelEnvironment):
 
     def state(self) -> dict[str, Array]:
         """Return the seed and the actions of every world's episode, since the inner state is not accessible."""
-        episodes = self.envs.episodes
+        episodes = self.envs.stored_episodes()
         actions = [action for episode in episodes for action in episode.actions]
         width = self.envs.buffers["actions"].shape[1]
         return {

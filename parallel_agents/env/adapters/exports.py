@@ -24,7 +24,7 @@ from gymnasium.vector.utils import batch_space
 from pettingzoo import ParallelEnv
 
 from parallel_agents.core.config import Config, merge
-from parallel_agents.core.errors import ActionError, ContractError
+from parallel_agents.core.errors import ActionError, ConfigError, ContractError
 from parallel_agents.core.types import Array
 from parallel_agents.env import Environment
 from parallel_agents.env.adapters.spaces import MASK
@@ -36,9 +36,12 @@ def to_pettingzoo(environment: Environment) -> ExportedParallelEnv:
     return ExportedParallelEnv(_single_world(environment, "to_pettingzoo"))
 
 
-def to_gymnasium(environment: Environment) -> ExportedEnv:
-    """Return an environment with one world as a Gymnasium Env."""
-    return ExportedEnv(_single_world(environment, "to_gymnasium"))
+def to_gymnasium(environment: Environment, render_mode: str | None = None) -> ExportedEnv:
+    """Return an environment with one world as a Gymnasium Env.
+
+    render_mode: "rgb_array" or "ansi", for grid games and others that have `render()` and `grid.text()`.
+    """
+    return ExportedEnv(_single_world(environment, "to_gymnasium"), render_mode)
 
 
 def to_gymnasium_vector(environment: Environment) -> ExportedVectorEnv:
@@ -247,24 +250,37 @@ class JointDriver(TurnDriver):
         observations = self.observations()
         return np.stack(observations, axis=1) if self._several else observations[0]
 
-    def joint_step(self, actions: Array) -> TurnResult:
-        """Apply (W, …) joint actions."""
-        return self.step([actions[:, index] for index in range(actions.shape[1])] if self._several else [actions])
+    def joint_step(self, actions: Array, *, autoreset: bool = False) -> tuple[Array, Array, Array, Array, Array]:
+        """Apply (W, …) joint actions and begin the next turn; return what follows.
 
-    def joint_result(self, result: TurnResult) -> tuple[Array, Array, Array]:
-        """Return (W,) summed rewards, terminated and truncated; a world has ended once all its agents have."""
-        some_ended = np.any(result.terminated | result.truncated, axis=0)
-        ended: Array = some_ended & ~np.any(self.alive, axis=0)
+        (W, …) observations, (W,) summed rewards, terminated and truncated, and (N, W) rewards. A world has ended once
+        all its agents have. autoreset: a world that had ended before restarts instead, with the reward 0.
+        """
+        ended_before = ~np.any(self.alive, axis=0)
+        if autoreset and ended_before.all():
+            zeros = np.zeros_like(self.alive)
+            result = TurnResult(np.zeros(zeros.shape), zeros, zeros)
+        else:
+            result = self.step([actions[:, index] for index in range(actions.shape[1])] if self._several else [actions])
+        ended: Array = np.any(result.terminated | result.truncated, axis=0) & ~np.any(self.alive, axis=0)
         truncated: Array = ended & np.any(result.truncated, axis=0)
-        return result.rewards.sum(axis=0), ended & ~truncated, truncated
+        if autoreset:
+            self.restart(ended_before)
+        self.begin_turn()
+        return self.joint_observations(), result.rewards.sum(axis=0), ended & ~truncated, truncated, result.rewards
 
 
 class ExportedEnv(gymnasium.Env[Array, Any]):
     """One world as a Gymnasium environment, all agents joined."""
 
-    metadata: dict[str, Any] = {"render_modes": []}
+    metadata: dict[str, Any] = {"render_modes": ["rgb_array", "ansi"], "render_fps": 8}
 
-    def __init__(self, environment: Environment) -> None:
+    def __init__(self, environment: Environment, render_mode: str | None = None) -> None:
+        drawn = {"rgb_array": hasattr(environment, "render"), "ansi": hasattr(environment, "grid")}
+        if render_mode is not None and not drawn.get(render_mode):
+            known = ", ".join(mode for mode, can in drawn.items() if can) or "none"
+            raise ConfigError(f"{type(environment).__name__} has no render_mode {render_mode!r}: it has {known}")
+        self.render_mode = render_mode
         self._driver = JointDriver(environment)
         self.observation_space, self.action_space = self._driver.observation_space, self._driver.action_space
 
@@ -276,11 +292,20 @@ class ExportedEnv(gymnasium.Env[Array, Any]):
 
     def step(self, action: Any) -> tuple[Array, float, bool, bool, dict[str, Any]]:
         """Take one turn."""
-        result = self._driver.joint_step(_check_action(action, self.action_space, "the agents")[None])
-        self._driver.begin_turn()
-        rewards, terminated, truncated = self._driver.joint_result(result)
-        info = {"rewards": result.rewards[:, 0].copy()}
-        return self._driver.joint_observations()[0], float(rewards[0]), bool(terminated[0]), bool(truncated[0]), info
+        checked = _check_action(action, self.action_space, "the agents")
+        observations, total, terminated, truncated, rewards = self._driver.joint_step(checked[None])
+        info = {"rewards": rewards[:, 0].copy()}
+        return observations[0], float(total[0]), bool(terminated[0]), bool(truncated[0]), info
+
+    def render(self) -> Any:
+        """Return a picture (rows, columns, 3) or text of the world; None without a render_mode."""
+        world: Any = self._driver.env
+        match self.render_mode:
+            case "rgb_array":
+                return world.render()
+            case "ansi":
+                return world.grid.text()
+        return None
 
     def close(self) -> None:
         self._driver.env.close()
@@ -308,18 +333,9 @@ class ExportedVectorEnv(VectorEnv[Array, Any, Array]):
 
     def step(self, actions: Any) -> tuple[Array, Array, Array, Array, dict[str, Any]]:
         """Take one turn; a world that has ended restarts instead, whatever its action, with the reward 0."""
-        driver = self._driver
-        ended: Array = ~np.any(driver.alive, axis=0)
         checked = _check_action(actions, self.action_space, "the worlds")
-        if ended.all():
-            zeros = np.zeros_like(driver.alive)
-            result = TurnResult(np.zeros(zeros.shape), zeros, zeros)
-        else:
-            result = driver.joint_step(checked)
-        rewards, terminated, truncated = driver.joint_result(result)
-        driver.restart(ended)
-        driver.begin_turn()
-        return driver.joint_observations(), rewards, terminated, truncated, {"rewards": result.rewards.T.copy()}
+        *results, rewards = self._driver.joint_step(checked, autoreset=True)
+        return *results, {"rewards": rewards.T.copy()}  # type: ignore[return-value]
 
     def close_extras(self, **_: Any) -> None:
         self._driver.env.close()

@@ -19,9 +19,17 @@ from gymnasium.vector.utils import iterate
 
 from parallel_agents.core.config import merge
 from parallel_agents.core.errors import ConfigError, ContractError, TargetError, WorldError
+from parallel_agents.engine.collect import CompiledWorld
 from parallel_agents.env.adapters.adapted import AdaptedEnvironment
+from parallel_agents.env.adapters.classic_worlds import NAMES, ClassicEnvs
 from parallel_agents.env.adapters.spaces import ActionSpace, AgentSpec, ObservationSpace
 from parallel_agents.env.adapters.sync_envs import Episode, MakeAdapter, SharedBuffers, SyncEnvs, WorldBuffers
+
+HOOKS = (
+    "begin_turn", "observe", "observe_agent", "can_act", "apply_actions", "apply_agent", "dones", "reset_worlds",
+    "add_rewards", "events",
+)  # fmt: skip
+"""Methods that compiled epochs do not call."""
 
 
 def gymnasium_environment(name: str) -> type[GymnasiumEnvironment]:
@@ -61,11 +69,20 @@ class GymnasiumEnvironment(AdaptedEnvironment):
 
     def open_envs(self) -> SyncEnvs:
         section = self.config.world
+        if self.name in NAMES and not (section["vector"] or section["workers"] or section["options"]):
+            return ClassicEnvs(self.name, self.adapter_factory(), self.n_worlds)
         if not section["vector"]:
             return super().open_envs()
         if section["workers"]:
             raise ConfigError("world.vector and world.workers are both set: a vector environment steps its own worlds")
-        return GymnasiumVectorEnvs(partial(gymnasium.make_vec, self.name, **section["options"]), self.n_worlds)
+        make: Any = partial(gymnasium.make_vec, self.name, **section["options"])
+        return GymnasiumVectorEnvs(make, self.n_worlds)
+
+    def compiled_world(self) -> CompiledWorld | str:
+        """Return the worlds as compiled code, where this library has them."""
+        if not isinstance(self.envs, ClassicEnvs):
+            return f"{self.name} is stepped by Gymnasium"
+        return self.hook_in_python(GymnasiumEnvironment, HOOKS) or self.envs.compiled(self.seed)
 
     @property
     def has_state(self) -> bool:
@@ -108,12 +125,8 @@ class GymnasiumVectorEnvs(SyncEnvs):
     It restarts a world in the step after the world's end, as our loop does, so both agree in every turn.
     """
 
-    def __init__(self, make: Callable[..., Any], n_worlds: int, *, seed: int = 0) -> None:
-        self._make_vector = make
-        super().__init__(_no_single_env, n_worlds, seed=seed)
-
-    def _open(self, make: MakeAdapter) -> None:
-        self.env = env = self._make_vector(num_envs=self.n_worlds)
+    def _open(self, make: Callable[..., Any]) -> None:
+        self.env = env = make(num_envs=self.n_worlds)
         name, self.max_episode_steps = _name_and_limit(env)
         if env.metadata.get("autoreset_mode") != AutoresetMode.NEXT_STEP:
             raise ContractError(
@@ -163,10 +176,6 @@ def _name_and_limit(env: Any) -> tuple[str, int | None]:
     return (str(env), None) if env.spec is None else (str(env.spec.id), env.spec.max_episode_steps)
 
 
-def _no_single_env() -> Any:
-    raise ContractError("a vector environment has no single worlds")
-
-
 # -- hyperparameters that are known to work ------------------------------------------------------------------------
 # They are defaults: what a user sets overrides them. `docs/learners.md` gives the returns that they reach, and
 # `tests/env/adapters/test_tuned_settings.py` trains with them again.
@@ -176,60 +185,28 @@ Sections = Mapping[str, Mapping[str, Any]]
 TUNED_BY_ALGORITHM: dict[str, Sections] = {
     "ppo": {  # short rollouts of 32 turns and many passes over each: quick on small tasks
         "experiment": {"epochs": 586},
-        "model": {
-            "lr": 1e-3,
-            "lr_final": 1e-5,
-            "lr_updates": 11_720,
-            "n_epochs": 20,
-            "n_minibatches": 1,
-            "gamma": 0.98,
-            "gae_lambda": 0.8,
-        },
+        "model": {"lr": 1e-3, "lr_final": 1e-5, "lr_updates": 11_720, "n_epochs": 20, "n_minibatches": 1,
+                  "gamma": 0.98, "gae_lambda": 0.8},
     },
     "dqn": {  # 64 updates for 256 transitions; 4-step returns, slow targets and a decaying rate keep it stable
         "experiment": {"epochs": 780, "eval_every": 30},
-        "model": {
-            "lr": 1e-3,
-            "lr_final": 1e-5,
-            "lr_updates": 49_920,
-            "gamma": 0.99,
-            "n_step": 4,
-            "batch_size": 64,
-            "updates_per_round": 64,
-            "learning_starts": 1_000,
-            "buffer_size": 100_000,
-            "tau": 0.005,
-            "epsilon_epochs": 125,
-            "epsilon_final": 0.04,
-        },
+        "model": {"lr": 1e-3, "lr_final": 1e-5, "lr_updates": 49_920, "gamma": 0.99, "n_step": 4, "batch_size": 64,
+                  "updates_per_round": 64, "learning_starts": 1_000, "buffer_size": 100_000, "tau": 0.005,
+                  "epsilon_epochs": 125, "epsilon_final": 0.04},
     },
-}
-
+}  # fmt: skip
 TUNED_BY_NAME: dict[tuple[str, str], Sections] = {
     ("ppo", "Pendulum-v1"): {  # rollouts of 1024 transitions and a short horizon
         "experiment": {"epochs": 100, "max_turns": 128},
-        "model": {
-            "lr_updates": 16_000,
-            "n_epochs": 10,
-            "n_minibatches": 16,
-            "gamma": 0.9,
-            "gae_lambda": 0.95,
-            "normalize_rewards": True,
-        },
+        "model": {"lr_updates": 16_000, "n_epochs": 10, "n_minibatches": 16, "gamma": 0.9, "gae_lambda": 0.95,
+                  "normalize_rewards": True},
     },
     ("ppo", "minigrid:MiniGrid-Empty-5x5-v0"): {  # its reward is rare: with the rates above, exploration ends too soon
         "experiment": {"epochs": 60, "max_turns": 64},
-        "model": {
-            "lr": 3e-4,
-            "lr_final": None,
-            "lr_updates": 0,
-            "n_epochs": 4,
-            "n_minibatches": 4,
-            "gamma": 0.99,
-            "gae_lambda": 0.95,
-        },
+        "model": {"lr": 3e-4, "lr_final": None, "lr_updates": 0, "n_epochs": 4, "n_minibatches": 4, "gamma": 0.99,
+                  "gae_lambda": 0.95},
     },
-}
+}  # fmt: skip
 
 
 def tuned_settings(algorithm: str, name: str) -> Sections:

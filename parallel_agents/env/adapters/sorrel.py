@@ -15,29 +15,31 @@ counts the epochs; docs/adapters.md says what is faster.
 
 from __future__ import annotations
 
+import copy
 import types
 import warnings
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, wait
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
+import numpy as np
 import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+from torch.utils._pytree import tree_map
 
 from parallel_agents.core.config import Parallel, build_section, merge
-from parallel_agents.core.errors import ConfigError, ContractError
-from parallel_agents.env.adapters.background_trainer import BackgroundTrainer, can_train_in_background
-from parallel_agents.env.adapters.batched_networks import (
-    BatchedNetworks,
-    ForwardCall,
-    ForwardRequest,
-    eval_mode,
-    networks_of,
-    replaced_forward,
-)
+from parallel_agents.core.errors import ConfigError, ContractError, DeadlineError, LearnerError
+from parallel_agents.core.system import BackgroundThread
 
+MIN_BATCH = 4
+"""With fewer calls than this, one call per network is faster than one batched call."""
+CLOSE_SECONDS = 2.0
+"""How long `close` waits for a training that is still running."""
 SORREL_DEFAULTS = {"turn_order": "sequential", "train_interval": 1}
 """Settings that differ from our own defaults, so that a game plays as it does in sorrel."""
 
@@ -301,3 +303,262 @@ def _no_exploration(model: Any) -> Iterator[None]:
 def _agent_class(cls: type) -> Any:
     """Return sorrel's own agent class: the oldest ancestor with `pov`."""
     return next(ancestor for ancestor in reversed(cls.__mro__) if "pov" in vars(ancestor))
+
+
+# -- networks: finding them, fixing them in evaluation mode, batching equal ones ---------------------------------------
+
+
+def networks_of(model: Any) -> dict[str, nn.Module]:
+    """Return the networks that a model holds, by attribute name."""
+    if isinstance(model, nn.Module):
+        return dict(model.named_children())
+    return {name: value for name, value in vars(model).items() if isinstance(value, nn.Module)}
+
+
+@contextmanager
+def eval_mode(networks: Sequence[nn.Module]) -> Iterator[None]:
+    """Keep networks in evaluation mode, and ignore calls of `eval()` and `train()` meanwhile.
+
+    sorrel's models switch the mode twice for each action. That costs time, and only acting uses these networks.
+    """
+    modes = [network.training for network in networks]
+    for network in networks:
+        network.eval()
+        network.__dict__["eval"] = network.__dict__["train"] = lambda *_, network=network: network
+    try:
+        yield
+    finally:
+        for network, training in zip(networks, modes, strict=True):
+            del network.__dict__["eval"], network.__dict__["train"]
+            network.train(training)
+
+
+@contextmanager
+def replaced_forward(networks: Sequence[nn.Module], forward: Callable[..., Any]) -> Iterator[None]:
+    """Let `forward(network, …)` compute the outputs of networks."""
+    for network in networks:
+        network.__dict__["forward"] = lambda *args, network=network, **kwargs: forward(network, *args, **kwargs)
+    try:
+        yield
+    finally:
+        for network in networks:
+            del network.__dict__["forward"]
+
+
+class ForwardCall(NamedTuple):
+    """A call of a network's `forward`."""
+
+    network: nn.Module
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
+
+
+class ForwardRequest(Exception):
+    """Carries a call of a network out of a model's code, so that it can be batched with others; not an error."""
+
+    def __init__(self, call: ForwardCall) -> None:
+        super().__init__("the output of a network is needed")
+        self.call = call
+
+    @staticmethod
+    def forward(network: nn.Module, *args: Any, **kwargs: Any) -> Any:
+        """Raise the request, in place of the network's own `forward`."""
+        raise ForwardRequest(ForwardCall(network, args, kwargs))
+
+
+class BatchedNetworks:
+    """Networks of one architecture, computed with one `vmap` call.
+
+    Their weights become views into stacked tensors, so that in-place writes (by an optimizer, a soft update or
+    `load_state_dict`) reach the stack.
+    """
+
+    def __init__(self, networks: Sequence[nn.Module]) -> None:
+        self._rows = {id(network): row for row, network in enumerate(networks)}
+        self._template = copy.deepcopy(networks[0]).to("meta").eval()
+        self._values = {
+            **_stack([dict(network.named_parameters()) for network in networks]),
+            **_stack([dict(network.named_buffers()) for network in networks]),
+        }
+        self._can_batch = True
+
+    @staticmethod
+    def key(network: nn.Module) -> Any:
+        """Return a value that is equal for networks that can be batched."""
+        layout = tuple((name, value.shape, value.dtype) for name, value in network.state_dict().items())
+        return type(network), repr(network), layout
+
+    def forward(self, calls: Sequence[ForwardCall]) -> list[Any]:
+        """Return the output of each call, computed in one batch if there are enough of them."""
+        if self._can_batch and len(calls) >= max(MIN_BATCH, len(self._rows) // 2) and _same_form(calls):
+            try:
+                return self._forward_batched(calls)
+            except Exception as error:  # torch.func may refuse another library's code in many ways
+                self._can_batch = False
+                warnings.warn(f"{type(calls[0].network).__name__} is computed one by one: {error}", stacklevel=2)
+        return [call.network.forward(*call.args, **call.kwargs) for call in calls]
+
+    def _forward_batched(self, calls: Sequence[ForwardCall]) -> list[Any]:
+        rows = [self._rows[id(call.network)] for call in calls]
+        example = calls[0]
+        batches = []
+        for position, argument in enumerate(example.args):
+            if isinstance(argument, Tensor):
+                batch = argument.new_zeros(len(self._rows), *argument.shape)
+                for row, call in zip(rows, calls, strict=True):
+                    batch[row] = call.args[position]
+                batches.append(batch)
+
+        def forward_one(values: dict[str, Tensor], *tensors: Tensor) -> Any:
+            remaining = iter(tensors)
+            args = tuple(next(remaining) if isinstance(argument, Tensor) else argument for argument in example.args)
+            return functional_call(self._template, values, args, dict(example.kwargs))
+
+        in_dims = (0, *[0] * len(batches))
+        outputs = torch.vmap(forward_one, in_dims=in_dims, randomness="different")(self._values, *batches)
+        return [tree_map(lambda output, row=row: output[row], outputs) for row in rows]
+
+
+def _stack(tensors_per_network: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
+    """Return (N, …) tensors by name, and make the given tensors views into them."""
+    stacked = {}
+    for name in tensors_per_network[0]:
+        stack = torch.stack([tensors[name].detach() for tensors in tensors_per_network])
+        for row, tensors in enumerate(tensors_per_network):
+            tensors[name].data = stack[row]
+        stacked[name] = stack
+    return stacked
+
+
+def _same_form(calls: Sequence[ForwardCall]) -> bool:
+    """Return True if calls differ in the values of positional tensors only."""
+
+    def form(call: ForwardCall) -> Any:
+        return [value.shape if isinstance(value, Tensor) else value for value in call.args], call.kwargs
+
+    tensor_kwargs = any(isinstance(value, Tensor) for value in calls[0].kwargs.values())
+    return not tensor_kwargs and all(form(call) == form(calls[0]) for call in calls[1:])
+
+
+# -- training in the background ----------------------------------------------------------------------------------------
+
+
+def can_train_in_background(model: Any) -> bool:
+    """Return True for models that learn off-policy, from a replay buffer, with networks, and that can be copied."""
+    memory = getattr(model, "memory", None)
+    if memory is None or not networks_of(model) or not hasattr(model, "train_step"):
+        return False
+    if "rollout" in type(memory).__name__.lower() or hasattr(model, "eps_clip"):  # on-policy
+        return False
+    try:
+        _learner_copy(model)
+    except TypeError:  # it holds a lock or a handle, which cannot be copied
+        return False
+    return True
+
+
+def _learner_copy(model: Any) -> Any:
+    """Return a copy of a model with networks and optimizers of its own, and a frozen memory."""
+    return copy.deepcopy(model, {id(model.memory): _frozen(model.memory)})
+
+
+def _frozen(memory: Any) -> Any:
+    """Return a copy of a memory with arrays of its own."""
+    frozen = copy.copy(memory)
+    for name, value in vars(memory).items():
+        vars(frozen)[name] = _copied(value)
+    return frozen
+
+
+def _copied(value: Any) -> Any:
+    match value:
+        case np.ndarray():
+            return value.copy()
+        case torch.Tensor():
+            return value.clone()
+        case dict():
+            return {key: _copied(inner) for key, inner in value.items()}
+        case list():
+            return list(value)
+    return value
+
+
+class BackgroundTrainer:
+    """Trains learner copies of some models in a thread, in the order of the calls of `train`.
+
+    A learner copy learns from a frozen copy of its model's memory, while the model itself acts with constant weights.
+    When the next training is due, the copy's weights are published to the model. So acting is exactly one training
+    behind, and no weight is read while it is written.
+    """
+
+    def __init__(self, models: dict[str, Any], deadline: float) -> None:
+        self._models, self._deadline = models, deadline
+        self._copies = {name: _learner_copy(model) for name, model in models.items()}
+        self._first_counters = {name: _counters(learner) for name, learner in self._copies.items()}
+        self._pending: dict[str, Future[float]] = {}
+        self._losses = dict.fromkeys(models, 0.0)
+        self._epochs: dict[str, int] = {}
+        self.steps = 0
+        """How many trainings are done."""
+        self._worker = BackgroundThread("learner-sorrel")
+
+    def start_epoch(self, name: str, epoch: int) -> None:
+        """Call `start_epoch_action` of the learner copy before its next training, as was done with the model."""
+        self._epochs[name] = epoch
+
+    def train(self, name: str) -> float:
+        """Publish the last training, start the next one from the model's memory of now, and return the last loss."""
+        self._publish(name)
+        learner, memory, epoch = self._copies[name], _frozen(self._models[name].memory), self._epochs.pop(name, None)
+
+        def step() -> float:
+            if epoch is not None:
+                learner.start_epoch_action(epoch=epoch)
+            learner.memory = memory
+            return float(np.asarray(learner.train_step()).mean())
+
+        self._pending[name] = self._worker.submit(step)
+        return self._losses[name]
+
+    def finish(self) -> None:
+        """Wait for every training, and copy weights, optimizers and counters to the models."""
+        for name in list(self._pending):
+            self._publish(name)
+        for name, model in self._models.items():
+            _copy_optimizers_and_counters(self._copies[name], model, self._first_counters[name])
+
+    def close(self) -> None:
+        """End the thread; wait only briefly for what it is doing."""
+        self._worker.close()
+        self._worker.thread.join(CLOSE_SECONDS)
+
+    def _publish(self, name: str) -> None:
+        """Wait for the pending training of a model, if there is one, and copy its weights to the model."""
+        future = self._pending.pop(name, None)
+        if future is None:
+            return
+        if wait([future], self._deadline).not_done:
+            raise DeadlineError(
+                f"the training of {name} did not end within {self._deadline:g} s (parallel.round_deadline)"
+            )
+        try:
+            self._losses[name] = future.result()
+        except (Exception, SystemExit) as error:
+            raise LearnerError(f"train_step() of {name} raised {type(error).__name__}: {error}") from error
+        self.steps += 1
+        learned = networks_of(self._copies[name])
+        for attribute, network in networks_of(self._models[name]).items():
+            network.load_state_dict(learned[attribute].state_dict())
+
+
+def _counters(model: Any) -> dict[str, Any]:
+    return {name: value for name, value in vars(model).items() if isinstance(value, int | float)}
+
+
+def _copy_optimizers_and_counters(learner: Any, model: Any, first_counters: dict[str, Any]) -> None:
+    """Copy the optimizers, and the counters that training has changed and the model itself has not."""
+    for name, value in vars(learner).items():
+        if isinstance(value, torch.optim.Optimizer):
+            getattr(model, name).load_state_dict(value.state_dict())
+        elif name in first_counters and value != first_counters[name] and getattr(model, name) == first_counters[name]:
+            setattr(model, name, value)

@@ -17,10 +17,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import reduce
+from operator import getitem
 from typing import Any
 
 import numpy as np
 from gymnasium import spaces
+from gymnasium.spaces.utils import flatdim, flatten
 
 from parallel_agents.core.errors import ContractError
 from parallel_agents.core.types import Array
@@ -30,34 +33,7 @@ MASK = "action_mask"
 """The key under which an observation or an info holds the allowed actions."""
 Path = tuple[str | int, ...]
 """Keys and indices that lead to a part of a nested observation."""
-
-
-@dataclass(frozen=True)
-class Part:
-    """One leaf of a space: where its value is, and which numbers it becomes."""
-
-    path: Path
-    start: int
-    stop: int
-    choices: tuple[int, ...] = ()
-    """Sizes of the one-hot groups; empty: the numbers are copied unchanged."""
-    lowest: tuple[int, ...] = ()
-    """The lowest value of each choice."""
-
-    def write(self, observation: Any, out: Array) -> None:
-        """Write this part of an observation into its numbers of `out`."""
-        value = observation
-        for key in self.path:
-            value = value[key]
-        numbers = out[self.start : self.stop]
-        if not self.choices:
-            numbers[:] = np.asarray(value).reshape(-1)
-            return
-        numbers[:] = 0.0
-        offset = 0
-        for choice, size, lowest in zip(np.asarray(value).reshape(-1), self.choices, self.lowest, strict=True):
-            numbers[offset + int(choice) - lowest] = 1.0
-            offset += size
+NUMERIC = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
 
 
 @dataclass(frozen=True)
@@ -73,7 +49,8 @@ class ObservationSpace:
     """
 
     shape: tuple[int, ...]
-    parts: tuple[Part, ...]
+    parts: tuple[tuple[Path, spaces.Space[Any]], ...]
+    """The numeric leaves of the space, and where their values are."""
     left_out: tuple[str, ...] = ()
     """Names of parts that are not numbers."""
     has_mask: bool = False
@@ -84,20 +61,14 @@ class ObservationSpace:
         """Return the conversion of a Gymnasium space; `owner` says whose it is, in errors."""
         has_mask = isinstance(space, spaces.Dict) and MASK in space.spaces
         leaves = [(path, leaf) for path, leaf in _leaves(space) if path != (MASK,)]
-        parts: list[Part] = []
-        left_out: list[str] = []
-        for path, leaf in leaves:
-            part = _part(path, leaf, parts[-1].stop if parts else 0)
-            if part is None:
-                left_out.append(".".join(map(str, path)))
-            else:
-                parts.append(part)
+        parts = tuple((path, leaf) for path, leaf in leaves if isinstance(leaf, NUMERIC))
+        left_out = tuple(".".join(map(str, path)) for path, leaf in leaves if not isinstance(leaf, NUMERIC))
         if not parts:
             raise ContractError(f"the observation space of {owner} is {space}: nothing in it can be read as numbers")
-        shape: tuple[int, ...] = (parts[-1].stop,)
+        shape: tuple[int, ...] = (sum(flatdim(leaf) for _, leaf in parts),)
         if len(leaves) == 1 and isinstance(leaves[0][1], spaces.Box):
             shape = tuple(leaves[0][1].shape) or (1,)
-        return cls(shape, tuple(parts), tuple(left_out), has_mask)
+        return cls(shape, parts, left_out, has_mask)
 
     @property
     def size(self) -> int:
@@ -106,33 +77,22 @@ class ObservationSpace:
 
     def write(self, observation: Any, out: Array) -> None:
         """Write an observation into the (size,) numbers of `out`."""
-        for part in self.parts:
-            part.write(observation, out)
+        start = 0
+        for path, leaf in self.parts:
+            value = reduce(getitem, path, observation)
+            # A Box is not flattened by its space, which would convert what an environment really returned to its type.
+            numbers = np.asarray(value).reshape(-1) if isinstance(leaf, spaces.Box) else flatten(leaf, value)
+            out[start : start + len(numbers)] = numbers
+            start += len(numbers)
 
 
 def _leaves(space: Any, path: Path = ()) -> Iterator[tuple[Path, Any]]:
     """Yield the parts of nested Dict and Tuple spaces, each with its path."""
-    if isinstance(space, spaces.Dict):
-        for key, inner in space.spaces.items():
+    if isinstance(space, spaces.Dict | spaces.Tuple):
+        for key, inner in space.spaces.items() if isinstance(space, spaces.Dict) else enumerate(space.spaces):
             yield from _leaves(inner, (*path, key))
-    elif isinstance(space, spaces.Tuple):
-        for index, inner in enumerate(space.spaces):
-            yield from _leaves(inner, (*path, index))
     else:
         yield path, space
-
-
-def _part(path: Path, space: Any, start: int) -> Part | None:
-    """Return the numbers that a leaf becomes, from `start` on; None if it is not made of numbers."""
-    match space:
-        case spaces.Box() | spaces.MultiBinary():
-            return Part(path, start, start + math.prod(space.shape))
-        case spaces.Discrete():
-            return Part(path, start, start + int(space.n), (int(space.n),), (int(space.start),))
-        case spaces.MultiDiscrete():
-            sizes, lowest = _choices(space)
-            return Part(path, start, start + sum(sizes), sizes, lowest)
-    return None
 
 
 def _choices(space: spaces.MultiDiscrete) -> tuple[tuple[int, ...], tuple[int, ...]]:

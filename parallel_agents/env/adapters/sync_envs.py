@@ -19,6 +19,7 @@ from parallel_agents.core.seeding import Purpose, generator
 from parallel_agents.core.types import Array
 from parallel_agents.env.adapters.spaces import AgentSpec
 from parallel_agents.execution.backend import Monitored
+from parallel_agents.execution.workers import SharedBlock
 
 
 @dataclass(frozen=True)
@@ -52,6 +53,10 @@ class EnvAdapter(Protocol):
     def max_episode_steps(self) -> int | None:
         """The number of steps after which an episode is truncated; None if it is not known."""
 
+    @property
+    def env(self) -> Any:
+        """The environment itself."""
+
     def reset(self, seed: int, row: WorldBuffers) -> None:
         """Start an episode from a seed."""
 
@@ -79,17 +84,16 @@ class SharedBuffers:
             **dict.fromkeys(("rewards", "terminated", "truncated", "can_act"), [1] * len(agents)),
         }
         dtypes = {"actions": torch.float64, "observations": torch.float32, "rewards": torch.float32}
-        self._tensors = {
-            name: torch.zeros(n_worlds, sum(sizes), dtype=dtypes.get(name, torch.bool))
-            for name, sizes in widths.items()
-        }
-        if shared:
-            self._tensors = {name: _shared(tensor) for name, tensor in self._tensors.items()}
+        self._names = tuple(widths)
+        self._block = SharedBlock(
+            {name: ((n_worlds, sum(sizes)), dtypes.get(name, torch.bool)) for name, sizes in widths.items()},
+            shared=shared,
+        )
         self._slices = {name: _slices(widths[name]) for name in ("actions", "observations", "masks")}
 
     def __getitem__(self, name: str) -> Array:
         """Return one array of all worlds, (W, …)."""
-        array: Array = self._tensors[name].numpy()
+        array: Array = self._block[name].numpy()
         return array
 
     def of_agent(self, name: str, agent: int) -> Array:
@@ -98,7 +102,7 @@ class SharedBuffers:
 
     def row(self, world: int) -> WorldBuffers:
         """Return the row of one world, as views."""
-        arrays = {name: self[name][world] for name in self._tensors}
+        arrays = {name: self[name][world] for name in self._names}
         parts = {name: tuple(arrays[name][part] for part in slices) for name, slices in self._slices.items()}
         return WorldBuffers(**{**arrays, **parts})
 
@@ -107,11 +111,6 @@ class SharedBuffers:
         for agent in range(len(self._slices["actions"])):
             out = self.of_agent("actions", agent)
             out[:] = np.asarray(actions[agent]).reshape(out.shape)
-
-
-def _shared(tensor: torch.Tensor) -> torch.Tensor:
-    """Move a tensor into memory that other processes can share."""
-    return tensor.share_memory_()  # type: ignore[no-any-return, no-untyped-call]
 
 
 def _slices(widths: Sequence[int]) -> list[slice]:
@@ -161,27 +160,31 @@ class SyncEnvs:
         self.buffers = SharedBuffers(self.agents, self.n_worlds)
         self._rows = [self.buffers.row(world) for world in range(self.n_worlds)]
 
+    def render(self) -> Any:
+        """Return what the first environment's own `render` returns."""
+        return self._adapters[0].env.render()
+
     # -- for AdaptedEnvironment --------------------------------------------------------------------------------
 
     def begin(self, seeds: Mapping[int, int]) -> None:
         """Start an episode in each of some worlds, from its seed."""
-        for world, seed in seeds.items():
-            self.episodes[world] = Episode(seed)
-        self._go_to(dict.fromkeys(seeds, 0))
+        self.replay({world: Episode(seed) for world, seed in seeds.items()})
 
     def advance(self, worlds: Sequence[int]) -> None:
         """Take one step in each of some worlds, with the actions in the buffers."""
         for world in worlds:
             self.episodes[world].actions.append(self.buffers["actions"][world].copy())
-        self._go_to({world: len(self.episodes[world].actions) for world in worlds})
+        self._play({world: len(self.episodes[world].actions) for world in worlds})
 
     def replay(self, episodes: Mapping[int, Episode]) -> None:
         """Replay the episode of each of some worlds, up to its last action."""
         for world, episode in episodes.items():
-            self.begin({world: episode.seed})
-            for action in episode.actions:
-                self.buffers["actions"][world] = action
-                self.advance([world])
+            self.episodes[world] = episode
+        self._play(dict.fromkeys(episodes, 0))
+
+    def stored_episodes(self) -> list[Episode]:
+        """Return what is needed to replay the episode of every world."""
+        return self.episodes
 
     def workers(self) -> list[Monitored]:
         """Return the worker processes, for the watchdog."""
@@ -193,22 +196,28 @@ class SyncEnvs:
             adapter.close()
         self._adapters = []
 
-    def _go_to(self, steps: Mapping[int, int]) -> None:
-        """Bring each of some worlds to the next step of its episode; step 0 is the reset."""
-        for world, step in steps.items():
-            adapter, row = self._adapters[world], self._rows[world]
-            try:
-                adapter.reset(self.episodes[world].seed, row) if step == 0 else adapter.step(row)
-            except ParallelAgentsError:
-                raise
-            except (Exception, SystemExit) as error:
-                raise WorldError(f"{self.describe(world)} raised {type(error).__name__}: {error}") from error
+    def _play(self, first_steps: Mapping[int, int]) -> None:
+        """Play the episode of each of some worlds from a step on, up to its last action; step 0 is the reset."""
+        for world, first in first_steps.items():
+            adapter, row, episode = self._adapters[world], self._rows[world], self.episodes[world]
+            for step in range(first, len(episode.actions) + 1):
+                try:
+                    if step == 0:
+                        adapter.reset(episode.seed, row)
+                    else:
+                        self.buffers["actions"][world] = episode.actions[step - 1]
+                        adapter.step(row)
+                except ParallelAgentsError:
+                    raise
+                except (Exception, SystemExit) as error:
+                    raise WorldError(f"{self.describe(world, step)} raised {type(error).__name__}: {error}") from error
 
-    def describe(self, world: int) -> str:
-        """Return which world is at which step, for errors."""
+    def describe(self, world: int, step: int | None = None) -> str:
+        """Return which world is at which step, for errors; None: the last one."""
         episode = self.episodes[world]
+        step = len(episode.actions) if step is None else step
         turn = f", {self.turn_label}" if self.turn_label else ""
-        return f"world {world} (step {len(episode.actions)} of the episode from seed {episode.seed}{turn})"
+        return f"world {world} (step {step} of the episode from seed {episode.seed}{turn})"
 
     # -- for a single agent, as arrays -------------------------------------------------------------------------
 

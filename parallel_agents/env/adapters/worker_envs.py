@@ -9,15 +9,15 @@ from __future__ import annotations
 import time
 import traceback
 import weakref
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
 
 import cloudpickle
 import numpy as np
 import structlog
 
 from parallel_agents.core.errors import RunError, ShapeError, WorldError
-from parallel_agents.env.adapters.sync_envs import EnvAdapter, Episode, MakeAdapter, SharedBuffers, SyncEnvs
+from parallel_agents.core.types import Array
+from parallel_agents.env.adapters.sync_envs import EnvAdapter, MakeAdapter, SharedBuffers, SyncEnvs
 from parallel_agents.execution.backend import Heartbeat, Monitored
 from parallel_agents.execution.workers import Worker, close_all
 
@@ -25,8 +25,10 @@ POLL_SECONDS = 0.1
 """How long to wait for one answer before the deadlines are checked again."""
 START_SECONDS = 60.0
 """How long a process may take to start, and to make its environments."""
-Request = tuple[str, dict[int, Any]]
-"""What to do (make, reset, step, replay), and an argument for each world."""
+Request = dict[int, tuple[int | None, Array | None]] | None
+"""By world: the seed to reset it from (None: no reset) and the actions to take then (None: the one in the buffers).
+
+None instead of worlds: make the environments."""
 
 
 class WorkerEnvs(SyncEnvs):
@@ -70,7 +72,7 @@ class WorkerEnvs(SyncEnvs):
             self._workers.append(self._spawn(k))
         for worker in self._workers:
             self._await_start(worker)
-        self._request({k: ("make", {}) for k in range(self._n_workers)}, START_SECONDS)
+        self._request(dict.fromkeys(range(self._n_workers)), START_SECONDS)
 
     def _spawn(self, k: int) -> Worker:
         return Worker(f"worlds-{k}", _serve, self.buffers, self._worlds[k], self._make, failure=WorldError)
@@ -86,26 +88,15 @@ class WorkerEnvs(SyncEnvs):
         """End every process; may be called twice."""
         self._finalizer()
 
-    def replay(self, episodes: Mapping[int, Episode]) -> None:
-        for world, episode in episodes.items():
-            self.episodes[world] = episode
-        self._request_worlds("replay", self._to_replay(episodes))
+    def _play(self, first_steps: Mapping[int, int]) -> None:
+        plays = [{w: self._to_play(w, first_steps[w]) for w in own if w in first_steps} for own in self._worlds]
+        self._request({k: play for k, play in enumerate(plays) if play}, self._deadline)
 
-    def _go_to(self, steps: Mapping[int, int]) -> None:
-        self._request_worlds("reset", {world: self.episodes[world].seed for world, step in steps.items() if step == 0})
-        self._request_worlds("step", {world: step for world, step in steps.items() if step > 0})
+    def _to_play(self, world: int, first: int) -> tuple[int | None, Array | None]:
+        episode = self.episodes[world]
+        return (episode.seed, np.array(episode.actions)) if first == 0 else (None, None)
 
     # -- requests ----------------------------------------------------------------------------------------------
-
-    def _request_worlds(self, kind: str, arguments: Mapping[int, Any]) -> None:
-        """Send a request about some worlds to the processes in which they live, and wait until it is done."""
-        requests: dict[int, Request] = {}
-        for k, worlds in enumerate(self._worlds):
-            chosen = {world: arguments[world] for world in worlds if world in arguments}
-            if chosen:
-                requests[k] = kind, chosen
-        if requests:
-            self._request(requests, self._deadline)
 
     def _request(self, requests: Mapping[int, Request], deadline: float) -> None:
         """Send a request to each of some processes, and replace those that fail until all requests are done."""
@@ -118,12 +109,8 @@ class WorkerEnvs(SyncEnvs):
 
     def _retry(self, k: int, request: Request) -> Request:
         """Return the request that brings a new process to where the failed request would have led."""
-        if request[0] == "make":
-            return request
-        return "replay", self._to_replay(world for world in self._worlds[k] if self.episodes[world].seed >= 0)
-
-    def _to_replay(self, worlds: Iterable[int]) -> dict[int, Any]:
-        return {world: (self.episodes[world].seed, np.array(self.episodes[world].actions)) for world in worlds}
+        begun = [world for world in self._worlds[k] if self.episodes[world].seed >= 0]
+        return None if request is None else {world: self._to_play(world, 0) for world in begun}
 
     def _exchange(self, requests: Mapping[int, Request], deadline: float) -> dict[int, str]:
         """Return what went wrong per process that hung or died; raise what a world raised, once all have answered."""
@@ -182,7 +169,7 @@ class WorkerEnvs(SyncEnvs):
         structlog.get_logger().warning("world_process_replaced", reason=failure, process=self._workers[k].name)
         self._workers[k] = self._spawn(k)
         self._await_start(self._workers[k])
-        failures = self._exchange({k: ("make", {})}, START_SECONDS)
+        failures = self._exchange({k: None}, START_SECONDS)
         if failures:
             raise WorldError(f"{failure}; and its replacement could not start: {failures[k]}")
 
@@ -203,28 +190,22 @@ def _serve(
         """Report which world is being stepped: its index plus one, since 0 means none."""
         heartbeat.beat(heartbeat.cells[0], world + 1)
 
-    def execute(kind: str, world: int, argument: Any) -> None:
-        match kind:
-            case "make":
-                adapters[world] = cloudpickle.loads(make)()
-            case "reset":
-                adapters[world].reset(argument, rows[world])
-            case "step":
-                adapters[world].step(rows[world])
-            case "replay":
-                seed, actions = argument
-                adapters[world].reset(seed, rows[world])
-                for action in actions:
-                    beat(world)
-                    buffers["actions"][world] = action
-                    adapters[world].step(rows[world])
+    def play(world: int, seed: int | None, actions: Array | None) -> None:
+        if seed is not None:
+            adapters[world].reset(seed, rows[world])
+        for action in buffers["actions"][world][None] if actions is None else actions:
+            beat(world)
+            buffers["actions"][world] = action
+            adapters[world].step(rows[world])
 
     def answer(request: Request) -> tuple[int, str] | None:
-        kind, arguments = request
-        for world, argument in (dict.fromkeys(worlds) if kind == "make" else arguments).items():
+        for world in worlds if request is None else request:
             beat(world)
             try:
-                execute(kind, world, argument)
+                if request is None:
+                    adapters[world] = cloudpickle.loads(make)()
+                else:
+                    play(world, *request[world])
             except (Exception, SystemExit):
                 return world, traceback.format_exc()
         return None

@@ -8,7 +8,9 @@ lead to later is not seen.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+import tomllib
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -43,6 +45,30 @@ class Vocabulary:
         """The topics, with the rest last."""
         return (*(name for name, _ in self.topics), self.rest)
 
+    @classmethod
+    def read(cls, path: Path) -> Vocabulary:
+        """Return the vocabulary of a TOML file; what it does not name stays as it is.
+
+        health = ["sleep"]
+        [topics]
+        urgent = ["now", "today"]
+        """
+        try:
+            data = tomllib.loads(path.read_text())
+        except (OSError, tomllib.TOMLDecodeError) as error:
+            raise ConfigError(f"cannot read the vocabulary {path}: {error}") from error
+        lists = {**data.pop("topics", {}), **data}
+        for name, words in lists.items():
+            if not isinstance(words, list) or not words or not all(isinstance(w, str) and w for w in words):
+                raise ConfigError(f"{path}: {name} = {words!r}: give a list of words")
+        plain = cls()
+        return replace(
+            plain,
+            health=tuple(lists.pop("health", plain.health)),
+            funnel=tuple(lists.pop("funnel", plain.funnel)),
+            topics=tuple((name, tuple(words)) for name, words in lists.items()) or plain.topics,
+        )
+
 
 _DIRECT = "direct"
 _CHANNELS = (  # patterns of a session's medium; the first that matches counts
@@ -70,6 +96,7 @@ class History:
     devices: tuple[str, ...]
     channels: tuple[str, ...]
     campaigns: tuple[str, ...]  # of paid clicks
+    creatives: tuple[str, ...]  # of paid clicks
     periods: int
     # users
     clicks: Ints  # (U,)
@@ -82,6 +109,8 @@ class History:
     time: Floats  # (C,) hours since the first midnight
     channel: Ints
     campaign: Ints  # -1: not paid, or without a name
+    creative: Ints  # -1: not paid, or without a name
+    worth: Floats  # (C,) value of the purchases that belong to the click
     visit: Ints  # 0, 1, 2: first, second, third or later click of the user
     monitored: Floats  # (C,) hours
     delay: Floats  # (C,) hours to the first purchase, NaN: none seen
@@ -127,8 +156,11 @@ def read_history(export: Export, vocabulary: Vocabulary, *, utc_offset_hours: fl
     if not len(users["id"]):
         raise ConfigError(f"export {export.source} holds no session with a known origin: no click to learn from")
     clicks = export.rows(f"""
-        SELECT c.*, p.ts - c.ts AS delay, coalesce(c.next_ts, {start + days * day}) - c.ts AS monitored
-        FROM clicks c LEFT JOIN (SELECT click, min(ts) AS ts FROM bought GROUP BY click) p ON p.click = c.id
+        SELECT c.*, p.ts - c.ts AS delay, coalesce(c.next_ts, {start + days * day}) - c.ts AS monitored,
+            coalesce(p.worth, 0) AS worth
+        FROM clicks c LEFT JOIN (
+            SELECT click, min(ts) AS ts, sum(value) AS worth FROM bought GROUP BY click
+        ) p ON p.click = c.id
         ORDER BY c.id""")
     bought = export.rows("""
         SELECT b.value, u.id AS buyer, b.click IS NOT NULL AS by_click, coalesce(c.ts, b.ts) AS ts
@@ -136,7 +168,7 @@ def read_history(export: Export, vocabulary: Vocabulary, *, utc_offset_hours: fl
         WHERE b.value > 0 ORDER BY b.ts, u.id""")
     channels, channel = np.unique(clicks["channel"].astype(str), return_inverse=True)
     devices, device = np.unique(users["device"].astype(str), return_inverse=True)
-    campaigns, campaign = _paid_campaigns(clicks)
+    (campaigns, campaign), (creatives, creative) = (_paid_names(clicks, name) for name in ("campaign", "creative"))
     periods = max(1, days // PERIOD_DAYS)
 
     def hours(column: Any) -> Floats:
@@ -150,6 +182,7 @@ def read_history(export: Export, vocabulary: Vocabulary, *, utc_offset_hours: fl
         devices=tuple(map(str, devices)),
         channels=tuple(map(str, channels)),
         campaigns=campaigns,
+        creatives=creatives,
         periods=periods,
         clicks=users["clicks"].astype(np.int64),
         topic_pages=np.stack([users[f"topic_{i}"] for i in range(len(vocabulary.names))], 1).astype(np.float64),
@@ -160,6 +193,8 @@ def read_history(export: Export, vocabulary: Vocabulary, *, utc_offset_hours: fl
         time=(clicks["ts"] - start) / _HOUR,
         channel=channel,
         campaign=campaign,
+        creative=creative,
+        worth=np.ma.filled(clicks["worth"].astype(np.float64), 0.0),
         visit=np.minimum(clicks["visit"].astype(np.int64), VISITS) - 1,
         monitored=hours(clicks["monitored"]),
         delay=hours(clicks["delay"]),
@@ -175,13 +210,13 @@ def _period_of(hours: Floats, periods: int) -> Ints:
     return np.minimum((hours / (24.0 * PERIOD_DAYS)).astype(np.int64), periods - 1)
 
 
-def _paid_campaigns(clicks: dict[str, Any]) -> tuple[tuple[str, ...], Ints]:
-    """Return the names of the paid campaigns, and the campaign of every click, -1 if it has none."""
-    paid = np.isin(clicks["channel"].astype(str), _PAID) & ~np.ma.getmaskarray(clicks["campaign"])
-    names, index = np.unique(np.ma.filled(clicks["campaign"], "")[paid].astype(str), return_inverse=True)
-    campaign = np.full(len(paid), -1)
-    campaign[paid] = index
-    return tuple(map(str, names)), campaign
+def _paid_names(clicks: dict[str, Any], column: str) -> tuple[tuple[str, ...], Ints]:
+    """Return the names in a column of the paid clicks, and the place of every click's name among them, -1 if none."""
+    paid = np.isin(clicks["channel"].astype(str), _PAID) & ~np.ma.getmaskarray(clicks[column])
+    names, index = np.unique(np.ma.filled(clicks[column], "")[paid].astype(str), return_inverse=True)
+    places = np.full(len(paid), -1)
+    places[paid] = index
+    return tuple(map(str, names)), places
 
 
 def _matches(words: tuple[str, ...]) -> str:
@@ -200,7 +235,8 @@ def _make_tables(export: Export, vocabulary: Vocabulary, offset: int) -> None:
         WITH s AS (
             SELECT "user", session, min(ts) AS ts, first(source ORDER BY ts) FILTER (source IS NOT NULL) AS source,
                 first(medium ORDER BY ts) FILTER (medium IS NOT NULL) AS medium,
-                first(campaign ORDER BY ts) FILTER (campaign IS NOT NULL) AS campaign
+                first(campaign ORDER BY ts) FILTER (campaign IS NOT NULL) AS campaign,
+                first(creative ORDER BY ts) FILTER (creative IS NOT NULL) AS creative
             FROM local_hits GROUP BY ALL)
         SELECT *, CASE
             WHEN coalesce(medium, '(none)') IN ('(none)', '(not set)', '') AND coalesce(source, '(direct)')
@@ -211,7 +247,8 @@ def _make_tables(export: Export, vocabulary: Vocabulary, offset: int) -> None:
         CREATE TABLE clicks AS
         WITH known AS (SELECT "user", row_number() OVER (ORDER BY "user") - 1 AS user_id
                        FROM (SELECT DISTINCT "user" FROM sessions WHERE channel <> '{_DIRECT}'))
-        SELECT row_number() OVER (ORDER BY user_id, ts) - 1 AS id, user_id, "user", session, ts, channel, campaign,
+        SELECT row_number() OVER (ORDER BY user_id, ts) - 1 AS id, user_id, "user", session, ts, channel,
+            campaign, creative,
             row_number() OVER (PARTITION BY user_id ORDER BY ts) AS visit,
             lead(ts) OVER (PARTITION BY user_id ORDER BY ts) AS next_ts
         FROM sessions JOIN known USING ("user") WHERE channel <> '{_DIRECT}'""")

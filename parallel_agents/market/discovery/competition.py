@@ -7,7 +7,9 @@ how rivals bid from these.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -25,6 +27,8 @@ from parallel_agents.market.discovery.estimation import (
 )
 from parallel_agents.market.discovery.export_reader import Export
 from parallel_agents.market.discovery.patterns import Campaign, Mechanism
+
+_SAME_PRICE = 0.05  # prices that differ by less, after correction for estimated quality, may be the same
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,15 +51,27 @@ class AdHistory:
     bid: Floats
     frequency: Floats  # impressions of the creative before this day, per user
     # cells
-    auctions: Floats  # (D, J)
-    log_bid: Floats  # (D, J), NaN where we were not shown
+    auctions: Floats  # (D, J), NaN where the impression share is not known
+    log_bid: Floats  # (D, J), NaN where we were not shown or the bid is not known
     met: Floats  # (D, J, M): auctions in which the rival took part
     above: Floats  # (D, J, M): of these, auctions in which the rival ranked above us
+    hourly_auctions: Floats  # (D, 24, J), 0 without a report by hour
+    hourly_top: Floats  # (D, 24, J): auctions in which we were on top
 
     @property
     def days(self) -> int:
         """The number of days D."""
         return len(self.auctions)
+
+    def unknown(self) -> str | None:
+        """Return why nothing can be said of prices, or None if something can."""
+        if not np.isfinite(self.log_bid).any():
+            return "no row of the ads table holds our bid"
+        if not (np.nan_to_num(self.auctions) > 0.0).any():
+            return "no row of the ads table holds an impression share, so the number of auctions is unknown"
+        if not (self.clicks > 0.0).any():
+            return "no row of the ads table holds a click"
+        return None
 
     def cells(self, rows: Floats) -> Floats:
         """Return the sums (D, J) of a column of the ads table."""
@@ -64,36 +80,37 @@ class AdHistory:
 
 
 def read_ad_history(export: Export, history: History) -> AdHistory:
-    """Return the reports of an export, which must hold an ads table and may hold auction insights."""
+    """Return the reports of an export, which must hold an ads table and may hold further reports.
+
+    What a row does not say stays unknown: a day without a bid has none, and without an impression share nobody knows
+    how many auctions there were. Rows without a position count as the first one.
+    """
     start = f"DATE '{history.first_day}'"
     ads = export.rows(f"""
         SELECT datediff('day', {start}, date) AS day, CAST(campaign AS VARCHAR) AS campaign, first(channel) AS channel,
-            CAST(creative AS VARCHAR) AS creative, position, sum(impressions) AS impressions, sum(clicks) AS clicks,
-            sum(cost) AS cost, avg(bid) AS bid, avg(impression_share) AS share
-        FROM ads WHERE impressions > 0 AND datediff('day', {start}, date) BETWEEN 0 AND {history.days - 1}
+            coalesce(CAST(creative AS VARCHAR), '(none)') AS creative, coalesce(position, 1) AS position,
+            sum(impressions) AS impressions, sum(coalesce(clicks, 0)) AS clicks, sum(coalesce(cost, 0)) AS cost,
+            avg(bid) AS bid, avg(impression_share) AS share
+        FROM ads WHERE impressions > 0 AND campaign IS NOT NULL
+            AND datediff('day', {start}, date) BETWEEN 0 AND {history.days - 1}
         GROUP BY ALL ORDER BY ALL""")
     if not len(ads["day"]):
         raise ConfigError(f"the ads table of {export.source} holds no impression within the days of the events")
     campaigns, campaign = np.unique(ads["campaign"].astype(str), return_inverse=True)
     creatives, creative = np.unique(ads["creative"].astype(str), return_inverse=True)
-    day = ads["day"].astype(np.int64)
-    impressions, bid = ads["impressions"].astype(np.float64), ads["bid"].astype(np.float64)
+    day, impressions = ads["day"].astype(np.int64), known(ads["impressions"])
+    bid, share = known(ads["bid"]), known(ads["share"])
     shape = (history.days, len(campaigns))
-    cell, cells = day * shape[1] + campaign, history.days * shape[1]
-    won = np.bincount(cell, impressions, cells)
-
-    def mean(column: Floats) -> Floats:
-        with np.errstate(invalid="ignore"):
-            return (np.bincount(cell, impressions * column, cells) / won).reshape(shape)
-
-    with np.errstate(invalid="ignore"):
-        shown = np.clip(mean(ads["share"].astype(np.float64)), 1e-6, 1.0)
-        auctions = np.nan_to_num(won.reshape(shape) / shown)
+    cell = day * shape[1] + campaign
+    won = np.bincount(cell, impressions, shape[0] * shape[1]).reshape(shape)
+    shown = np.clip(_mean_of_known(cell, impressions, share, shape), 1e-6, 1.0)
+    auctions = np.where(won > 0.0, won / shown, 0.0)
     daily = np.zeros((history.days, len(creatives)))
     np.add.at(daily, (day, creative), impressions)
     before = np.vstack([np.zeros(len(creatives)), np.cumsum(daily, axis=0)[:-1]])
     names = tuple(map(str, campaigns))
-    rivals, met, above = _read_insights(export, history, names, auctions)
+    rivals, met, above = _read_insights(export, history, names, np.nan_to_num(auctions))
+    hourly, top = _read_hours(export, history, names)
     return AdHistory(
         campaigns=names,
         channels=tuple(str(ads["channel"][np.flatnonzero(campaign == j)[0]]) for j in range(len(names))),
@@ -105,15 +122,51 @@ def read_ad_history(export: Export, history: History) -> AdHistory:
         creative=creative,
         position=ads["position"].astype(np.int64) - 1,
         impressions=impressions,
-        clicks=ads["clicks"].astype(np.float64),
-        cost=ads["cost"].astype(np.float64),
+        clicks=known(ads["clicks"]),
+        cost=known(ads["cost"]),
         bid=bid,
         frequency=before[day, creative] / len(history.clicks),
         auctions=auctions,
-        log_bid=mean(np.log(np.maximum(bid, 1e-9))),
+        log_bid=_mean_of_known(cell, impressions, np.log(np.maximum(bid, 1e-9)), shape),
         met=met,
         above=above,
+        hourly_auctions=hourly,
+        hourly_top=top,
     )
+
+
+def known(column: Any) -> Floats:
+    """Return a column as floats, NaN where it is null."""
+    return np.asarray(np.ma.filled(np.ma.asarray(column).astype(np.float64), np.nan))
+
+
+def _mean_of_known(cell: Ints, weight: Floats, column: Floats, shape: tuple[int, int]) -> Floats:
+    """Return the weighted means of a column by cell, NaN for a cell without a known value."""
+    there = np.isfinite(column)
+    total = np.bincount(cell[there], (weight * column)[there], shape[0] * shape[1])
+    size = np.bincount(cell[there], weight[there], shape[0] * shape[1])
+    means = np.full(len(size), np.nan)
+    np.divide(total, size, out=means, where=size > 0.0)
+    return means.reshape(shape)
+
+
+def _read_hours(export: Export, history: History, campaigns: tuple[str, ...]) -> tuple[Floats, Floats]:
+    """Return auctions, and auctions in which we were on top, by day, hour and campaign (D, 24, J)."""
+    shape = (history.days, 24, len(campaigns))
+    auctions, top = np.zeros(shape), np.zeros(shape)
+    if "ads_by_hour" in export.reports:
+        start = f"DATE '{history.first_day}'"
+        rows = export.rows(f"""
+            SELECT datediff('day', {start}, date) AS day, hour, CAST(campaign AS VARCHAR) AS campaign,
+                sum(impressions) AS impressions, avg(impression_share) AS share, avg(top_impression_share) AS top
+            FROM ads_by_hour WHERE impression_share > 0 AND hour BETWEEN 0 AND 23
+                AND datediff('day', {start}, date) BETWEEN 0 AND {history.days - 1} GROUP BY ALL ORDER BY ALL""")
+        there = np.isin(rows["campaign"].astype(str), campaigns) & np.isfinite(known(rows["top"]))
+        campaign = np.searchsorted(campaigns, rows["campaign"][there].astype(str))
+        place = (rows["day"][there].astype(np.int64), rows["hour"][there].astype(np.int64), campaign)
+        auctions[place] = known(rows["impressions"])[there] / known(rows["share"])[there]
+        top[place] = np.minimum(known(rows["top"])[there], 1.0) * auctions[place]
+    return auctions, top
 
 
 def _read_insights(
@@ -128,14 +181,16 @@ def _read_insights(
             CAST(competitor AS VARCHAR) AS competitor, avg(overlap_rate) AS overlap, avg(position_above_rate) AS above
         FROM insights WHERE datediff('day', {start}, date) BETWEEN 0 AND {history.days - 1}
         GROUP BY ALL ORDER BY ALL""")
-    known = np.isin(rows["campaign"].astype(str), campaigns)
-    rivals, rival = np.unique(rows["competitor"].astype(str)[known], return_inverse=True)
-    campaign = np.searchsorted(campaigns, rows["campaign"][known].astype(str))
-    place = (rows["day"][known].astype(np.int64), campaign, rival)
+    there = np.isin(rows["campaign"].astype(str), campaigns)
+    overlap, higher = known(rows["overlap"]), known(rows["above"])
+    there &= np.isfinite(overlap) & np.isfinite(higher)
+    rivals, rival = np.unique(rows["competitor"].astype(str)[there], return_inverse=True)
+    campaign = np.searchsorted(campaigns, rows["campaign"][there].astype(str))
+    place = (rows["day"][there].astype(np.int64), campaign, rival)
     met = np.zeros((*auctions.shape, len(rivals)))
     above = np.zeros_like(met)
-    met[place] = rows["overlap"][known] * auctions[place[:2]]
-    above[place] = met[place] * rows["above"][known]
+    met[place] = overlap[there] * auctions[place[:2]]
+    above[place] = met[place] * higher[there]
     return tuple(map(str, rivals)), met, above
 
 
@@ -147,6 +202,7 @@ class Creatives:
     position: tuple[Estimate, ...]
     fatigue: Estimate
     quality: Floats
+    row_quality: Floats  # of every row of the ads table
 
 
 def fit_creatives(ads: AdHistory) -> Creatives:
@@ -159,8 +215,12 @@ def fit_creatives(ads: AdHistory) -> Creatives:
     positions = fit.block(count, np.eye(places)[:, 1:])
     fatigue = fit.estimate(-1, count=ads.clicks.sum(), source="clicks by impressions per user so far")
     relative = fit.values[:count] - np.log(np.exp(fit.values[:count]).mean())
-    quality = relative[ads.creative] - fatigue.value * ads.frequency
-    total = np.maximum(ads.cells(ads.impressions), 1e-9)
+    # impressions are won more often with better creatives; the auctions of a day were entered with all of them alike
+    live = np.zeros((*ads.auctions.shape, count))
+    live[ads.day, ads.campaign, ads.creative] = 1.0
+    frequency = np.zeros((ads.days, count))
+    frequency[ads.day, ads.creative] = ads.frequency
+    worth = live * (relative - fatigue.value * frequency[:, None, :])
     return Creatives(
         rate={
             name: fit.log_estimate(i, count=by_creative[i], source="clicks per impression")
@@ -171,59 +231,115 @@ def fit_creatives(ads: AdHistory) -> Creatives:
             for i in range(places)
         ),
         fatigue=fatigue,
-        quality=ads.cells(ads.impressions * quality) / total,
+        quality=worth.sum(axis=2) / np.maximum(live.sum(axis=2), 1.0),
+        row_quality=relative[ads.creative] - fatigue.value * ads.frequency,
     )
 
 
-def fit_campaigns(ads: AdHistory) -> dict[str, Campaign]:
-    """Return mechanism, slots, reserve, our bid and our spend of every campaign."""
-    campaigns = {name: _campaign(ads, j) for j, name in enumerate(ads.campaigns)}
-    reserves = [c.reserve for c in campaigns.values() if c.mechanism != "first_price"]
-    if reserves:  # where we pay our own bid, prices do not show the reserve
-        lowest = replace(
-            min(reserves, key=lambda e: e.value), source="lowest reserve of the other campaigns: not seen here"
-        )
+@dataclass(frozen=True, eq=False)
+class ClickWorth:
+    """What the events say of a campaign: the value of a click, and how conversion changes during a day."""
+
+    value: Estimate
+    hour_value: tuple[Estimate, ...]
+
+
+def fit_campaigns(
+    ads: AdHistory, worth: Mapping[str, ClickWorth], hours: Fit | None, row_quality: Floats
+) -> dict[str, Campaign]:
+    """Return mechanism, slots, reserve, bid, spend and value of every campaign that can be simulated.
+
+    These are the campaigns with a click in both tables and a known bid; `hours` comes from `price_by_hour`.
+    """
+    campaigns = {}
+    for j, name in enumerate(ads.campaigns):
+        rows = ads.campaign == j
+        if name in worth and ads.clicks[rows].sum() > 0 and np.isfinite(ads.log_bid[:, j]).any():
+            flat = Estimate.zero(0, "no report by hour: assumed equal at all hours")
+            price = (flat, flat) if hours is None else tuple(_coefficient(hours, len(ads.campaigns), j, ads))
+            campaigns[name] = _campaign(ads, j, worth[name], price, row_quality)
+    lowest = min((c.reserve for c in campaigns.values() if c.mechanism != "first_price"), key=_value, default=None)
+    if lowest is not None:  # where we pay our own bid, prices do not show the reserve
+        lowest = replace(lowest, source="lowest reserve of the other campaigns: not seen here")
         campaigns = {n: c if c.mechanism != "first_price" else replace(c, reserve=lowest) for n, c in campaigns.items()}
     return campaigns
 
 
-def _campaign(ads: AdHistory, j: int) -> Campaign:
+def _value(estimate: Estimate) -> float:
+    return estimate.value
+
+
+def _coefficient(hours: Fit, campaigns: int, j: int, ads: AdHistory) -> Iterator[Estimate]:
+    """Yield the sine and cosine of campaign j."""
+    for i in (j, campaigns + j):
+        count = float(ads.hourly_auctions[:, :, j].sum())
+        yield hours.estimate(i, count=count, source="top position by hour, against our bid of the day, probit")
+
+
+def _campaign(
+    ads: AdHistory, j: int, worth: ClickWorth, hour_price: tuple[Estimate, ...], row_quality: Floats
+) -> Campaign:
     """Return campaign j; its mechanism follows from whether we pay our bid, and from the number of positions."""
     rows = ads.campaign == j
-    clicked = rows & (ads.clicks > 0)
-    if not clicked.any():
-        name = ads.campaigns[j]
-        raise ConfigError(f"campaign {name!r} has no click in the ads table: leave it out, or give more days")
+    clicked = rows & (ads.clicks > 0) & np.isfinite(ads.bid)
     slots = int(ads.position[rows].max()) + 1
-    price = np.sort(ads.cost[clicked] / ads.clicks[clicked])
     paid_share = float(ads.cost[clicked].sum() / (ads.clicks[clicked] * ads.bid[clicked]).sum())
     mechanism: Mechanism = "first_price" if paid_share > 1.0 - 1e-6 else "gsp" if slots > 1 else "second_price"
-    lowest = float(price[0])
-    gap = min(float(price[min(1, len(price) - 1)]) - lowest, lowest)
     log_bid = ads.log_bid[np.isfinite(ads.log_bid[:, j]), j]
     auctions = ads.auctions[:, j]
+    days = np.isfinite(auctions)
     return Campaign(
         channel=ads.channels[j],
         mechanism=mechanism,
         slots=slots,
-        reserve=Estimate(
-            lowest - gap / 2.0,
-            lowest - gap,
-            lowest,
-            "linear",
-            len(price),
-            "at most the lowest mean price of a click, and not lower by more than the next is higher",
-        ),
+        reserve=_reserve(np.exp(row_quality[clicked]) * ads.cost[clicked] / ads.clicks[clicked], ads.clicks[clicked]),
         bid=Estimate.from_log(
             float(log_bid.mean()),
-            float(log_bid.std() / np.sqrt(len(log_bid))),
+            float(log_bid.std(ddof=1) / np.sqrt(len(log_bid))) if len(log_bid) > 1 else 0.0,
             count=len(log_bid),
             source="our own bids, geometric mean over days",
         ),
         spend=ratio(
-            ads.cells(ads.cost)[:, j], auctions, "log", count=int(auctions.sum()), source="cost per eligible auction"
+            ads.cells(ads.cost)[days, j],
+            auctions[days],
+            "log",
+            count=int(auctions[days].sum()),
+            source="cost per eligible auction",
         ),
+        value=worth.value,
+        hour_price=hour_price,
+        hour_value=worth.hour_value,
     )
+
+
+def _reserve(price: Floats, clicks: Floats) -> Estimate:
+    """Return the reserve from prices × quality: the lowest if it occurs again and again, else anything up to it."""
+    single = np.sort(price[clicks == 1.0])
+    lowest = float(price.min())
+    repeated = single[single <= (1.0 + _SAME_PRICE) * lowest]
+    if len(repeated) >= 3:
+        centre = float(np.median(repeated))
+        source = f"lowest price of a click at mean quality, paid {len(repeated)} times"
+        low, high = ((1.0 + sign * _SAME_PRICE) * centre for sign in (-1.0, 1.0))
+        return Estimate(centre, low, high, "linear", len(price), source)
+    source = f"below the lowest of {len(price)} prices at mean quality; nothing shows how far"
+    return Estimate(lowest / 2.0, 0.0, lowest, "linear", len(price), source)
+
+
+def price_by_hour(ads: AdHistory, quality: Floats, period: Ints, periods: int) -> Fit | None:
+    """Return how the log price of the top position changes during a day: sine and cosine by campaign (2 · J)."""
+    place = np.nonzero((ads.hourly_auctions > 0.0) & np.isfinite(ads.log_bid)[:, None, :])
+    day, hour, campaign = place
+    count = len(ads.campaigns)
+    if len(day) < 10 * count or len(np.unique(campaign)) < count:
+        return None
+    angle = 2.0 * np.pi * (hour + 0.5) / 24.0
+    by_campaign = -dummies(campaign, count)
+    waves = [by_campaign * np.sin(angle)[:, None], by_campaign * np.cos(angle)[:, None]]
+    offer = (ads.log_bid + quality)[day, campaign]
+    x = np.hstack([*waves, by_campaign, -dummies(period[day], periods, drop=0), offer[:, None]])
+    fit = fit_probit(x, ads.hourly_top[place], ads.hourly_auctions[place], day)
+    return fit.block(0, np.eye(2 * count) / max(float(fit.values[-1]), 1e-3))
 
 
 def price_by_period(ads: AdHistory, quality: Floats, period: Ints, periods: int) -> Fit:
@@ -232,12 +348,12 @@ def price_by_period(ads: AdHistory, quality: Floats, period: Ints, periods: int)
     `period` (D,). The top position is won with probability Φ((log bid + quality − price) / spread).
     """
     top = ads.cells(ads.impressions * (ads.position == 0))
-    known = np.isfinite(ads.log_bid) & (ads.auctions > 0)
-    day, campaign = np.nonzero(known)
-    offer = (ads.log_bid + quality)[known]
+    there = np.isfinite(ads.log_bid) & (np.nan_to_num(ads.auctions) > 0)
+    day, campaign = np.nonzero(there)
+    offer = (ads.log_bid + quality)[there]
     by_campaign = -dummies(campaign, len(ads.campaigns))
     x = np.hstack([by_campaign, -dummies(period[day], periods, drop=0), offer[:, None]])
-    fit = fit_probit(x, top[known], ads.auctions[known], np.arange(len(x)))
+    fit = fit_probit(x, top[there], ads.auctions[there], day)
     slope = max(float(fit.values[-1]), 1e-3)
     share = np.bincount(period, minlength=periods) / len(period)
     effects = np.eye(periods)[:, 1:]

@@ -12,6 +12,7 @@ import numpy as np
 from parallel_agents.core.errors import ConfigError
 from parallel_agents.market.discovery.click_history import VISITS, History
 from parallel_agents.market.discovery.estimation import (
+    Estimate,
     Fit,
     Floats,
     Ints,
@@ -19,6 +20,7 @@ from parallel_agents.market.discovery.estimation import (
     fit_normal,
     fit_poisson,
     fit_weibull,
+    ratio,
 )
 
 _FEWEST = 10  # purchases that a class needs for a delay of its own
@@ -197,3 +199,29 @@ def _fit_values(history: History, chance: Floats, weights: Floats) -> Values:
         spread=fit.block(classes + periods, np.eye(classes)),
         period=_period_deviations(fit, classes, share),
     )
+
+
+def value_of_clicks(history: History, campaign: int, weights: Floats, delays: Delays) -> Estimate:
+    """Return the value of a click of a campaign, purchases not yet seen included."""
+    clicks = history.campaign == campaign
+    observable = (weights[history.user] * delays.observable).sum(axis=1)
+    return ratio(
+        history.per_user(history.worth * clicks),
+        history.per_user(observable * clicks),
+        "log",
+        count=int(clicks.sum()),
+        source="purchase value per click of the campaign, corrected for purchases not yet seen",
+    )
+
+
+def conversion_by_hour(history: History, weights: Floats, rates: Rates) -> Fit:
+    """Return how log conversion changes during a day: sine and cosine by campaign (2 · J), shrunk towards none."""
+    count, paid = len(history.campaigns), history.campaign >= 0
+    angle = 2.0 * np.pi * history.time[paid] / 24.0
+    by_campaign = dummies(history.campaign[paid], count)
+    x = np.hstack([by_campaign, by_campaign * np.sin(angle)[:, None], by_campaign * np.cos(angle)[:, None]])
+    expected = np.maximum((weights[history.user] * rates.expected).sum(axis=1)[paid], 1e-9)
+    precision = np.concatenate([np.full(count, _WEAK), np.full(2 * count, _PERIOD)])
+    ones = np.ones(len(x))
+    fit = fit_poisson(x, history.converted[paid], expected, ones, history.user[paid], precision)
+    return fit.block(count, np.eye(2 * count))

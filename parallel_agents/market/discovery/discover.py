@@ -10,9 +10,15 @@ import numpy as np
 
 from parallel_agents.core.errors import ConfigError
 from parallel_agents.market.discovery.click_history import PERIOD_DAYS, VISITS, History, Vocabulary, read_history
-from parallel_agents.market.discovery.competition import read_ad_history
-from parallel_agents.market.discovery.conversion import fit_conversion
-from parallel_agents.market.discovery.estimation import Estimate, Fit, Ints
+from parallel_agents.market.discovery.column_map import ColumnMap
+from parallel_agents.market.discovery.competition import ClickWorth, read_ad_history
+from parallel_agents.market.discovery.conversion import (
+    Conversion,
+    conversion_by_hour,
+    fit_conversion,
+    value_of_clicks,
+)
+from parallel_agents.market.discovery.estimation import Estimate, Fit, Floats, Ints
 from parallel_agents.market.discovery.export_reader import open_export
 from parallel_agents.market.discovery.patterns import Patterns, Period
 from parallel_agents.market.discovery.rivals import fit_competition
@@ -27,10 +33,11 @@ def discover(
     *,
     vocabulary: Vocabulary | None = None,
     utc_offset_hours: float = 0.0,
+    columns: ColumnMap | None = None,
     seed: int = 0,
 ) -> Patterns:
     """Return everything an export shows of its market; the seed only starts the search for classes of users."""
-    export = open_export(source)
+    export = open_export(source, columns)
     history = read_history(export, vocabulary or Vocabulary(), utc_offset_hours=utc_offset_hours)
     if history.days < _FEWEST_DAYS:
         raise ConfigError(f"export {export.source} spans {history.days} days: at least {_FEWEST_DAYS} are needed")
@@ -40,6 +47,7 @@ def discover(
     delays, rates = conversion.delays, conversion.rates
     segments, order, notes_on_segments = describe_segments(history, classes, conversion)
     notes = list(notes_on_segments)
+    notes += export.notes
     if export.absent:
         notes.append(f"columns absent from the export: {', '.join(export.absent)}")
     if not history.by_click.all():
@@ -62,9 +70,16 @@ def discover(
         deviations[f"segment:{segment.name}"] = mix_by_period(history, weights[:, k])
     competition, landscape = None, np.zeros(history.periods, np.int64)
     if "ads" in export.reports:
-        fit = fit_competition(read_ad_history(export, history), history.day_period, history.periods)
-        competition, landscape, deviations["price"] = fit.competition, fit.landscape, fit.price
-        notes += fit.notes
+        ads = read_ad_history(export, history)
+        notes += _unmatched(history.campaigns, ads.campaigns)
+        gap = ads.unknown()
+        if gap is None:
+            worth, bought = _click_worth(history, conversion, weights), _bought(history, conversion, weights)
+            fit = fit_competition(ads, history.day_period, history.periods, worth, bought)
+            competition, landscape, deviations["price"] = fit.competition, fit.landscape, fit.price
+            notes += fit.notes
+        else:
+            notes.append(f"competition and prices: {gap}")
     else:
         notes.append("competition, prices, creatives and fatigue: GA4 holds no auctions; give an ads table")
     visit_counts = np.bincount(history.visit, history.converted, VISITS)
@@ -87,6 +102,44 @@ def discover(
         periods=_periods(history, landscape, _effects(history.periods, deviations, notes)),
         not_identified=tuple(notes),
     )
+
+
+def _unmatched(clicked: tuple[str, ...], reported: tuple[str, ...]) -> list[str]:
+    """Return notes on campaigns that only one of the two tables names: they are not part of any world."""
+    pairs = (
+        (reported, clicked, "the ads table but no paid click"),
+        (clicked, reported, "paid clicks but no row of ads"),
+    )
+    return [
+        f"campaign {name!r}: {where} has this name; if it was renamed, give both tables one name"
+        for here, there, where in pairs
+        for name in here
+        if name not in there
+    ]
+
+
+def _click_worth(history: History, conversion: Conversion, weights: Floats) -> dict[str, ClickWorth]:
+    """Return the value of a click and the daily course of conversion, of every paid campaign."""
+    hours, count = conversion_by_hour(history, weights, conversion.rates), len(history.campaigns)
+    source = "conversion by hour of the click, shrunk"
+    return {
+        name: ClickWorth(
+            value_of_clicks(history, j, weights, conversion.delays),
+            tuple(hours.estimate(i, count=float((history.campaign == j).sum()), source=source) for i in (j, count + j)),
+        )
+        for j, name in enumerate(history.campaigns)
+    }
+
+
+def _bought(history: History, conversion: Conversion, weights: Floats) -> Floats:
+    """Return purchases after paid clicks by period (Q,), those not yet seen included."""
+    paid = (history.campaign >= 0).astype(np.float64)
+    observable = (weights[history.user] * conversion.delays.observable).sum(axis=1)
+    seen, clicks, could = (
+        np.bincount(history.period, paid * column, history.periods)
+        for column in (history.converted, np.ones(len(paid)), observable)
+    )
+    return np.asarray(seen * clicks / np.maximum(could, 1e-9), np.float64)
 
 
 def _effects(periods: int, deviations: Mapping[str, Fit], notes: list[str]) -> dict[str, tuple[Estimate, ...]]:

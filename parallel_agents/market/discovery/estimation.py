@@ -76,6 +76,22 @@ class Estimate:
         """Return an effect of exactly 0: what is assumed where the data show none."""
         return cls(0.0, 0.0, 0.0, "linear", count, source)
 
+    @staticmethod
+    def z() -> float:
+        """Return how many standard errors an interval reaches to either side."""
+        return _Z
+
+    @classmethod
+    def one(cls, source: str) -> Estimate:
+        """Return a factor of exactly 1: what is assumed where the data show none."""
+        return cls(1.0, 1.0, 1.0, "log", 0, source)
+
+    @classmethod
+    def spread_of(cls, values: Floats, *, source: str) -> Estimate:
+        """Return the median of positive values; the interval holds 90 % of the values, not of the median's error."""
+        low, middle, high = np.quantile(values, [(1.0 - LEVEL) / 2.0, 0.5, (1.0 + LEVEL) / 2.0])
+        return cls(float(middle), float(low), float(high), "log", len(values), source)
+
     def quantile(self, u: float) -> float:
         """Return the point at share u of the interval's normal distribution; it is never outside of the interval."""
         tail = (1.0 - LEVEL) / 2.0

@@ -1,7 +1,8 @@
 """Open an export of any form and load it into one shape: tables `hits`, `ads` and `insights` in DuckDB.
 
-Parquet and JSON-lines directories or files, DuckDB files and Arrow tables are accepted. Columns that an older
-export lacks read as null; only time, event name and user are required.
+Parquet, CSV and JSON-lines directories or files, DuckDB files and Arrow tables are accepted, events in GA4's nested
+schema or flat, with any column names (`column_map`). Columns that an export lacks read as null; only time, event name
+and user are required.
 
 Beside the events there may be an `ads` table (a row per date, campaign, creative and position: impressions, clicks,
 cost, our bid per click, and the share of eligible auctions in which the campaign was shown) and an `auction_insights`
@@ -18,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from parallel_agents.core.errors import ConfigError
 from parallel_agents.market.database import ATTACHED, connect, identifier, load_duckdb, path_list
+from parallel_agents.market.discovery.column_map import OPTIONAL, REQUIRED, ColumnMap
 
 if TYPE_CHECKING:
     import duckdb
@@ -36,15 +38,16 @@ _EVENT_COLUMNS = {  # the part of the GA4 schema that is read, with types for JS
     "ecommerce": "STRUCT(purchase_revenue_in_usd DOUBLE, purchase_revenue DOUBLE, transaction_id VARCHAR)",
     "event_value_in_usd": "DOUBLE",
 }
-REPORTS = {  # the columns that each report must have
-    "ads": ("date", "campaign", "channel", "creative", "position", "impressions", "clicks", "cost", "bid",
-            "impression_share"),
-    "auction_insights": ("date", "campaign", "competitor", "overlap_rate", "position_above_rate"),
-}  # fmt: skip
+REPORTS = ("ads", "auction_insights", "ads_by_hour")
 _RANGES = {  # lowest and highest value of the reports' columns
     "impressions": (0, None), "clicks": (0, None), "cost": (0, None), "bid": (0, None), "position": (1, None),
     "impression_share": (0, 1), "overlap_rate": (0, 1), "position_above_rate": (0, 1),
+    "hour": (0, 23), "top_impression_share": (0, 1),
 }  # fmt: skip
+_SHARES = ("impression_share", "overlap_rate", "position_above_rate", "top_impression_share")
+_MONEY = ("cost", "bid")
+_WORDS = ("campaign", "creative", "competitor", "channel", "name", "user", "session", "page", "source", "medium",
+          "system", "category", "transaction")  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -55,33 +58,51 @@ class Export:
     source: str
     reports: frozenset[str]
     absent: tuple[str, ...]  # columns of the schema that this export lacks
+    columns: Mapping[str, Mapping[str, str | None]]  # of each table with a map: their name of each of our columns
+    notes: tuple[str, ...] = ()  # how columns were understood
 
     def rows(self, query: str) -> dict[str, Any]:
         """Return the columns of a query as numpy arrays; nulls become NaN or masked entries."""
         return dict(self.connection.execute(query).fetchnumpy())
 
 
-def open_export(source: str | Path | Mapping[str, Any]) -> Export:
+def open_export(source: str | Path | Mapping[str, Any], columns: ColumnMap | None = None) -> Export:
     """Open an export directory, a file, a DuckDB database, or Arrow tables under the names of the files."""
     name = "tables in memory" if isinstance(source, Mapping) else str(source)
+    chosen = columns or ColumnMap()
     try:
-        connection, tables = _attach(source)
+        connection, tables = _attach(source, chosen)
         if "events" not in tables:
             raise ConfigError(
-                f"export {name} holds no events: expected events_YYYYMMDD.parquet, events_YYYYMMDD.jsonl, or a table "
-                "'events' (views are not read)"
+                f"export {name} holds no events: expected events_YYYYMMDD.parquet (or .jsonl, .csv), or a table "
+                "'events' (views are not read); a column map can name another file"
             )
-        absent = _make_hits(connection, tables["events"], name)
+        matched: dict[str, Mapping[str, str | None]] = {}
+        notes: list[str] = []
+        there = _columns_of(connection, tables["events"])
+        if {"event_timestamp", "event_name"} <= set(there) and not chosen.columns.get("events"):
+            absent = _make_hits(connection, tables["events"], name)
+        else:
+            matched["events"] = chosen.match("events", list(there))
+            absent = _make_flat_hits(connection, tables["events"], name, matched["events"], there, notes)
+        _check_hits(connection, name)
         reports = frozenset(report for report in REPORTS if report in tables)
-        for report in reports:
-            _make_report(connection, report, tables[report])
+        for report in sorted(reports):
+            matched[report] = _make_report(connection, report, tables[report], chosen, notes)
     except load_duckdb().Error as error:
         cause = str(error).partition("\n")[0]
         raise ConfigError(f"export {name} cannot be read: {cause}; check that its files are complete") from error
-    return Export(connection, name, reports, absent)
+    return Export(connection, name, reports, absent, matched, tuple(notes))
 
 
-def _attach(source: str | Path | Mapping[str, Any]) -> tuple[duckdb.DuckDBPyConnection, dict[str, str]]:
+def _columns_of(connection: duckdb.DuckDBPyConnection, table: str) -> dict[str, str]:
+    """Return the columns of a table with their types."""
+    return {row[0]: str(row[1]) for row in connection.execute(f"DESCRIBE SELECT * FROM {table}").fetchall()}
+
+
+def _attach(
+    source: str | Path | Mapping[str, Any], columns: ColumnMap
+) -> tuple[duckdb.DuckDBPyConnection, dict[str, str]]:
     """Return a connection that can read the source, and for each table the SQL to select from."""
     if isinstance(source, Mapping):
         connection = connect()
@@ -94,51 +115,119 @@ def _attach(source: str | Path | Mapping[str, Any]) -> tuple[duckdb.DuckDBPyConn
         raise ConfigError(f"export {path} does not exist: give a directory, a file or a DuckDB database")
     if path.is_file() and path.suffix in (".duckdb", ".db"):
         connection = connect(database=path)
-        return connection, _database_tables(connection)
-    files = _table_files(path)
+        return connection, _database_tables(connection, columns)
+    files = _table_files(path, columns)
     return connect([file for paths in files.values() for file in paths]), {t: _scan(p, t) for t, p in files.items()}
 
 
-def _database_tables(connection: duckdb.DuckDBPyConnection) -> dict[str, str]:
+def _database_tables(connection: duckdb.DuckDBPyConnection, columns: ColumnMap) -> dict[str, str]:
     """Return the tables of the attached database; all `events` tables as one, views left out."""
     query = (
         "SELECT table_name FROM duckdb_tables() WHERE database_name = ? AND schema_name = 'main' ORDER BY table_name"
     )
     names = [str(row[0]) for row in connection.execute(query, [ATTACHED]).fetchall()]
     quoted = {name: identifier(ATTACHED, "main", name) for name in names}
-    tables = {name: quoted[name] for name in REPORTS if name in quoted}
+    found = {table: columns.table_for(table, names) for table in ("events", *REPORTS)}
+    tables = {table: quoted[name] for table, name in found.items() if name is not None}
     events = [quoted[n] for n in names if n == "events" or n.startswith("events_")]
-    if events:
+    if events and "events" not in columns.files:
         tables["events"] = "(" + " UNION ALL BY NAME ".join(f"SELECT * FROM {table}" for table in events) + ")"
     return tables
 
 
-def _table_files(path: Path) -> dict[str, list[Path]]:
+def _table_files(path: Path, columns: ColumnMap) -> dict[str, list[Path]]:
     """Return the files of each table; an intraday file is left out once the file of its day is there."""
     if path.is_file():
         return {"events": [path]}
-    files = {}
-    for form in ("parquet", "jsonl"):
+    forms = ("parquet", "jsonl", "csv")
+    there = {file.name: file for file in sorted(path.iterdir()) if file.suffix.lstrip(".") in forms}
+    stems = {file.stem: file for file in reversed(there.values())}
+    found = {table: columns.table_for(table, [*there, *stems]) for table in ("events", *REPORTS)}
+    files = {table: [there.get(name) or stems[name]] for table, name in found.items() if name is not None}
+    for form in forms:
         daily = sorted(path.glob(f"events_[0-9]*.{form}"))
         complete = {p.stem.removeprefix("events_") for p in daily}
         intraday = sorted(path.glob(f"events_intraday_*.{form}"))
         events = daily + [p for p in intraday if p.stem.removeprefix("events_intraday_") not in complete]
-        if events:
+        if events and "events" not in columns.files:
             files["events"] = events
-        files |= {r: [path / f"{r}.{form}"] for r in REPORTS if (path / f"{r}.{form}").exists()}
     return files
 
 
 def _scan(paths: list[Path], table: str) -> str:
     """Return the SQL that reads the files of a table."""
-    if paths[0].suffix == ".parquet":
+    form = paths[0].suffix
+    if form == ".parquet":
         return f"read_parquet({path_list(paths)}, union_by_name = true, hive_partitioning = false)"
-    if paths[0].suffix not in (".jsonl", ".ndjson", ".json"):
-        raise ConfigError(f"{paths[0]} has an unknown format: give .parquet, .jsonl or .duckdb")
+    if form == ".csv":
+        return f"read_csv({path_list(paths)}, union_by_name = true, header = true, hive_partitioning = false)"
+    if form not in (".jsonl", ".ndjson", ".json"):
+        raise ConfigError(f"{paths[0]} has an unknown format: give .parquet, .csv, .jsonl or .duckdb")
     columns = ""
     if table == "events":
         columns = ", columns = {" + ", ".join(f"'{n}': '{t}'" for n, t in _EVENT_COLUMNS.items()) + "}"
     return f"read_json({path_list(paths)}, format = 'newline_delimited', hive_partitioning = false{columns})"
+
+
+def microseconds(column: str, kind: str, largest: float | None) -> str:
+    """Return the SQL of a time column as microseconds since 1970: ISO text, dates, seconds, milliseconds or finer."""
+    if kind.startswith(("TIMESTAMP", "DATE")):
+        return f"epoch_us(CAST({column} AS TIMESTAMP))"
+    if largest is None:  # text that is no number
+        return f"epoch_us(TRY_CAST({column} AS TIMESTAMP))"
+    scale = 1_000_000 if largest < 1e11 else 1_000 if largest < 1e14 else 1
+    divisor = 1_000 if largest > 1e17 else 1
+    return f"CAST(TRY_CAST({column} AS DOUBLE) * {scale} / {divisor} AS BIGINT)"
+
+
+def _make_flat_hits(
+    connection: duckdb.DuckDBPyConnection,
+    events: str,
+    name: str,
+    matched: Mapping[str, str | None],
+    types: Mapping[str, str],
+    notes: list[str],
+) -> tuple[str, ...]:
+    """Create table `hits` from a flat table of events; return our columns that were absent."""
+    missing = [ours for ours in REQUIRED["events"] if matched[ours] is None]
+    if missing:
+        raise ConfigError(
+            f"export {name} lacks the columns {missing}: found {sorted(types)}; is it a GA4 export? Name them "
+            "in a column map (`market profile --write-columns` proposes one)"
+        )
+    quoted = {ours: identifier(theirs) for ours, theirs in matched.items() if theirs is not None}
+
+    def column(ours: str, kind: str = "VARCHAR") -> str:
+        return f"TRY_CAST({quoted[ours]} AS {kind})" if ours in quoted else "NULL"
+
+    time_column, theirs = quoted["time"], matched["time"]
+    largest = connection.execute(f"SELECT max(TRY_CAST({time_column} AS DOUBLE)) FROM {events}").fetchall()[0][0]
+    kind = types[str(theirs)]
+    if not kind.startswith(("TIMESTAMP", "DATE")):
+        unit = "ISO text" if largest is None else "seconds" if largest < 1e11 else "milli- or microseconds"
+        notes.append(f"events: {theirs!r} is read as {unit}")
+    moment = microseconds(time_column, kind, largest)
+    day = 24 * 3_600_000_000
+    session = column("session") if "session" in quoted else f"CAST(({moment}) // {day} AS VARCHAR)"
+    connection.execute(f"""
+        CREATE TABLE hits AS SELECT
+            {column("user")} AS "user", {moment} AS ts, lower({column("name")}) AS name,
+            hash(coalesce({session}, '')) % 9007199254740992 AS session, {column("page")} AS page,
+            {column("engaged", "DOUBLE")} AS engaged, {column("source")} AS source, {column("medium")} AS medium,
+            {column("campaign")} AS campaign, {column("creative")} AS creative, lower({column("system")}) AS system,
+            lower({column("category")}) AS category, {column("value", "DOUBLE")} AS value,
+            {column("transaction")} AS transaction
+        FROM {events} WHERE {quoted["user"]} IS NOT NULL AND ({moment}) IS NOT NULL""")
+    return tuple(ours for ours in OPTIONAL["events"] if matched[ours] is None)
+
+
+def _check_hits(connection: duckdb.DuckDBPyConnection, name: str) -> None:
+    """Raise if there is no event, or one of negative value."""
+    count, negative = connection.execute("SELECT count(*), count(*) FILTER (value < 0) FROM hits").fetchall()[0]
+    if not count:
+        raise ConfigError(f"export {name} is empty: its events hold no row with a user and a time")
+    if negative:
+        raise ConfigError(f"export {name} holds {negative} events of negative value: remove or correct them")
 
 
 def _make_hits(connection: duckdb.DuckDBPyConnection, events: str, name: str) -> tuple[str, ...]:
@@ -185,29 +274,73 @@ def _make_hits(connection: duckdb.DuckDBPyConnection, events: str, name: str) ->
             coalesce({", ".join(revenue)}) AS value,
             coalesce({nested("ecommerce", "transaction_id")}, {param("transaction_id", "VARCHAR")}) AS transaction
         FROM {events} WHERE user_pseudo_id IS NOT NULL AND event_timestamp IS NOT NULL""")
-    count, negative = connection.execute("SELECT count(*), count(*) FILTER (value < 0) FROM hits").fetchall()[0]
-    if not count:
-        raise ConfigError(f"export {name} is empty: its events hold no row with a user and a time")
-    if negative:
-        raise ConfigError(f"export {name} holds {negative} events of negative value: remove or correct them")
     return tuple(c for c in _EVENT_COLUMNS if c not in types)
 
 
-def _make_report(connection: duckdb.DuckDBPyConnection, report: str, source: str) -> None:
-    """Create table `ads` or `insights`; raise if columns are missing or hold impossible values."""
-    table = "insights" if report == "auction_insights" else report
-    columns = [row[0] for row in connection.execute(f"DESCRIBE SELECT * FROM {source}").fetchall()]
-    missing = [c for c in REPORTS[report] if c not in columns]
+def _make_report(
+    connection: duckdb.DuckDBPyConnection, report: str, source: str, columns: ColumnMap, notes: list[str]
+) -> dict[str, str | None]:
+    """Create table `ads`, `insights` or `ads_by_hour`; raise if columns are missing or hold impossible values."""
+    table, types = "insights" if report == "auction_insights" else report, _columns_of(connection, source)
+    matched = columns.match(report, list(types))
+    missing = [ours for ours in REQUIRED[report] if matched[ours] is None]
     if missing:
-        raise ConfigError(f"the {report} table lacks the columns {missing}: found {columns}")
-    connection.execute(f"CREATE TABLE {table} AS SELECT * REPLACE (CAST(date AS DATE) AS date) FROM {source}")
-    count = connection.execute(f"SELECT count(*) FROM {table}").fetchall()[0][0]
+        raise ConfigError(
+            f"the {report} table lacks the columns {missing}: found {list(types)}; name them in a column map"
+        )
+    selected = []
+    for ours, theirs in matched.items():
+        if theirs is None:
+            selected.append(f"CAST(NULL AS {'VARCHAR' if ours in _WORDS else 'DOUBLE'}) AS {ours}")
+        else:
+            selected.append(f"{_understood(connection, source, report, ours, theirs, types[theirs], notes)} AS {ours}")
+    connection.execute(f"CREATE TABLE {table} AS SELECT {', '.join(selected)} FROM {source}")
+    count, undated = connection.execute(f"SELECT count(*), count(*) FILTER (date IS NULL) FROM {table}").fetchall()[0]
     if not count:
         raise ConfigError(f"the {report} table is empty: leave it out, or fill it")
+    if undated:
+        raise ConfigError(f"the {report} table holds {undated} rows without a date that can be read: use 2024-01-31")
     for column, (low, high) in _RANGES.items():
-        if column in columns:
+        if matched.get(column) is not None:
             beyond = f"{column} < {low}" + (f" OR {column} > {high}" if high is not None else "")
             bad = connection.execute(f"SELECT count(*) FROM {table} WHERE {beyond}").fetchall()[0][0]
             if bad:
                 span = f"{low} or more" if high is None else f"between {low} and {high}"
                 raise ConfigError(f"the {report} table holds {bad} rows whose {column} is not {span}: correct them")
+    if report == "ads":
+        bad = connection.execute("SELECT count(*) FROM ads WHERE clicks > impressions").fetchall()[0][0]
+        if bad:
+            raise ConfigError(
+                f"the ads table holds {bad} rows with more clicks than impressions: are these columns exchanged, or "
+                "are clicks of another kind counted? Give clicks on the ads that were shown"
+            )
+    return matched
+
+
+def _understood(
+    connection: duckdb.DuckDBPyConnection,
+    source: str,
+    report: str,
+    ours: str,
+    theirs: str,
+    kind: str,
+    notes: list[str],
+) -> str:
+    """Return the SQL of a report's column: dates, shares in percent, money in micros, words."""
+    column = identifier(theirs)
+    if ours == "date":
+        return f"TRY_CAST({column} AS DATE)"
+    if ours in _WORDS:
+        return f"CAST({column} AS VARCHAR)"
+    number = f"TRY_CAST({column} AS DOUBLE)"
+    if kind == "VARCHAR":
+        number = f"TRY_CAST(replace(rtrim(trim({column}), '%'), ',', '') AS DOUBLE)"
+    if ours in _SHARES:
+        largest = connection.execute(f"SELECT max({number}) FROM {source}").fetchall()[0][0]
+        if largest is not None and 2.0 < largest <= 100.0:  # up to 2 it is rather a wrong share than tiny percents
+            notes.append(f"{report}: {theirs!r} is read as percent")
+            return f"({number} / 100)"
+    if ours in _MONEY and "micros" in theirs.lower():
+        notes.append(f"{report}: {theirs!r} is read as micros")
+        return f"({number} / 1e6)"
+    return number

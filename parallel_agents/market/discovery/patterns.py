@@ -19,7 +19,7 @@ from parallel_agents.market.discovery.estimation import Estimate
 Mechanism = Literal["first_price", "second_price", "gsp"]
 
 CRISIS = "crisis_parent"
-_FORMAT = 1
+_FORMAT = 2
 _LARGEST = 64 * 2**20
 _LONGEST = 10_000
 
@@ -42,6 +42,7 @@ class Segment:
     interest_spread: Estimate  # between users
     devices: Mapping[str, Estimate]
     campaigns: Mapping[str, Estimate]  # of its paid clicks
+    creatives: Mapping[str, Estimate]  # factor of the click rate, compared with all users
 
 
 @dataclass(frozen=True)
@@ -55,7 +56,10 @@ class Factor:
 
 @dataclass(frozen=True)
 class Campaign:
-    """How a paid campaign sells its clicks, and what we bid and spent there."""
+    """How a paid campaign sells its clicks, what we bid and spent there, and what changes during a day.
+
+    `hour_price` (log bids of rivals) and `hour_value` (log conversion) are coefficients of sine and cosine.
+    """
 
     channel: str
     mechanism: Mechanism
@@ -63,6 +67,9 @@ class Campaign:
     reserve: Estimate
     bid: Estimate
     spend: Estimate  # per eligible auction
+    value: Estimate  # of a click
+    hour_price: tuple[Estimate, ...]
+    hour_value: tuple[Estimate, ...]
 
 
 @dataclass(frozen=True)
@@ -96,6 +103,8 @@ class Competition:
     landscapes: tuple[Landscape, ...]
     volatility: Estimate  # of the log price level, per square root of a day
     auctions: Estimate  # eligible auctions per user and day
+    budget: Estimate  # spend per auction: median of the days; the interval holds 90 % of them
+    target: Estimate  # cost per purchase: the same over periods
 
 
 @dataclass(frozen=True)
@@ -238,6 +247,11 @@ def _check_sizes(patterns: Patterns) -> None:
     if patterns.competition is not None:
         last = max(len(patterns.competition.landscapes), 1)
         wrong += [f"a period names landscape {p.landscape} of {last}" for p in patterns.periods if p.landscape >= last]
+        wrong += [
+            f"campaign {n} has {len(c.hour_price)} and {len(c.hour_value)} coefficients of a day"
+            for n, c in patterns.competition.campaigns.items()
+            if (len(c.hour_price), len(c.hour_value)) != (2, 2)
+        ]
         wrong += [
             f"{n} has {len(c.pacing)} gains" for n, c in patterns.competition.competitors.items() if len(c.pacing) != 3
         ]

@@ -13,7 +13,14 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from parallel_agents.market.discovery.competition import AdHistory, fit_campaigns, fit_creatives, price_by_period
+from parallel_agents.market.discovery.competition import (
+    AdHistory,
+    ClickWorth,
+    fit_campaigns,
+    fit_creatives,
+    price_by_hour,
+    price_by_period,
+)
 from parallel_agents.market.discovery.estimation import (
     Estimate,
     Fit,
@@ -42,15 +49,25 @@ class CompetitionFit:
     notes: list[str]
 
 
-def fit_competition(ads: AdHistory, period: Ints, periods: int) -> CompetitionFit:
-    """Fit campaigns, creatives and rivals; `period` (D,) is the period of every day."""
-    creatives, campaigns = fit_creatives(ads), fit_campaigns(ads)
+def fit_competition(
+    ads: AdHistory, period: Ints, periods: int, worth: Mapping[str, ClickWorth], bought: Floats
+) -> CompetitionFit:
+    """Fit campaigns, creatives and rivals; `period` (D,) is the period of every day.
+
+    worth: what the events say of each campaign. bought: purchases after paid clicks, by period (Q,).
+    """
+    creatives = fit_creatives(ads)
+    hours = price_by_hour(ads, creatives.quality, period, periods)
+    campaigns = fit_campaigns(ads, worth, hours, creatives.row_quality)
     price = price_by_period(ads, creatives.quality, period, periods)
-    landscape = _cluster_landscapes(ads, creatives.quality, period, periods)
+    by_period = _fit_all(ads, creatives.quality, period, periods)
+    landscape = _cluster_landscapes(ads, by_period, period, periods)
     groups, group = int(landscape.max()) + 1, landscape[period]
-    fits = {r: _fit_bidding(ads, r, creatives.quality, group, groups) for r in range(len(ads.rivals))}
-    bidding = {r: fit for r, fit in fits.items() if fit is not None}
-    notes = [f"rival {ads.rivals[r]}: met too rarely to tell how it bids" for r, f in fits.items() if f is None]
+    bidding = _fit_all(ads, creatives.quality, group, groups)
+    rare = [name for r, name in enumerate(ads.rivals) if r not in bidding]
+    notes = [f"rival {name}: met too rarely, or our bids vary too little, to tell how it bids" for name in rare]
+    if hours is None:
+        notes.append("prices by hour: no ads_by_hour table with impression shares; assumed equal at all hours")
     if not ads.rivals:
         notes.append("rivals: no auction-insights table; only the price level of periods is known")
     competitors: dict[str, Competitor] = {}
@@ -59,20 +76,27 @@ def fit_competition(ads: AdHistory, period: Ints, periods: int) -> CompetitionFi
     if bidding:
         shading = _fit_shading(ads, bidding, campaigns)
         our_shock = np.nan_to_num(ads.log_bid - np.nanmean(ads.log_bid, axis=0)).mean(axis=1)
-        reactions = _fit_reactions(ads, bidding, our_shock)
+        reactions = _fit_reactions(ads, bidding, our_shock, period)
+        drift, centre = _drift(by_period, landscape), _mean_hour_price(ads, hours)
         competitors = {
             ads.rivals[r]: _describe_competitor(ads, b, r, shading[r], reactions.fits[r]) for r, b in bidding.items()
         }
         entered = _participation(ads, group, groups)
         landscapes = tuple(
-            _describe_landscape(ads, bidding, entered, g, int((landscape == g).sum()), shading, campaigns)
+            _describe_landscape(
+                ads, bidding, entered, g, int((landscape == g).sum()), shading, campaigns, drift, centre
+            )
             for g in range(groups)
         )
         movement = _volatility(bidding, reactions.rest, group)
         notes.append(
             "whether rivals bid their true value: only what they bid is seen, shading in first-price auctions apart"
         )
-    users, source = np.full(ads.days, float(ads.users)), "eligible auctions per user and day"
+    auctions, cost = ads.auctions.sum(axis=1), ads.cells(ads.cost).sum(axis=1)
+    days = np.isfinite(auctions) & (auctions > 0.0) & (cost > 0.0)
+    users, source = np.full(int(days.sum()), float(ads.users)), "eligible auctions per user and day"
+    spent = np.bincount(period, cost, periods)
+    sold = (bought > 0.0) & (spent > 0.0)
     competition = Competition(
         campaigns=campaigns,
         creatives=creatives.rate,
@@ -81,22 +105,28 @@ def fit_competition(ads: AdHistory, period: Ints, periods: int) -> CompetitionFi
         competitors=competitors,
         landscapes=landscapes,
         volatility=movement,
-        auctions=ratio(ads.auctions.sum(axis=1), users, "log", count=ads.days, source=source),
+        auctions=ratio(auctions[days], users, "log", count=len(users), source=source),
+        budget=Estimate.spread_of(cost[days] / auctions[days], source="spend per eligible auction of each day"),
+        target=Estimate.spread_of(spent[sold] / bought[sold], source="cost per purchase of each period"),
     )
     return CompetitionFit(competition, landscape, price, notes)
 
 
-def _cluster_landscapes(ads: AdHistory, quality: Floats, period: Ints, periods: int) -> Ints:
+def _cluster_landscapes(ads: AdHistory, by_period: Mapping[int, _Bidding], period: Ints, periods: int) -> Ints:
     """Return groups (Q,) of periods that are alike in how often each rival enters and how much it offers."""
     if not ads.rivals:
         return np.zeros(periods, np.int64)
     entered, _ = _participation(ads, period, periods)
     offers = np.zeros_like(entered)
-    for r in range(len(ads.rivals)):
-        fit = _fit_bidding(ads, r, quality, period, periods)
-        if fit is not None:
-            offers[:, r] = entered[:, r] * np.exp(np.clip(fit.level.mean(axis=1), -5.0, 5.0))
+    for r, fit in by_period.items():
+        offers[:, r] = entered[:, r] * np.exp(np.clip(fit.level.mean(axis=1), -5.0, 5.0))
     return cluster_periods(np.hstack([entered, offers]))
+
+
+def _fit_all(ads: AdHistory, quality: Floats, group: Ints, groups: int) -> dict[int, _Bidding]:
+    """Return how every rival bids that was met often enough, by its index."""
+    fits = {r: _fit_bidding(ads, r, quality, group, groups) for r in range(len(ads.rivals))}
+    return {r: fit for r, fit in fits.items() if fit is not None}
 
 
 @dataclass(frozen=True, eq=False)
@@ -124,25 +154,34 @@ def _fit_bidding(ads: AdHistory, rival: int, quality: Floats, group: Ints, group
     if len(day) < 2 * (groups + count):
         return None
     offer = (ads.log_bid + quality)[known]
-    x = np.hstack([dummies(group[day], groups), dummies(campaign, count, drop=0), -offer[:, None]])
-    fit = fit_probit(x, above[known], met[known], np.arange(len(x)))
+    cell = group[day] * count + campaign
+    x = np.hstack([dummies(cell, groups * count), -offer[:, None]])
+    fit = fit_probit(x, above[known], met[known], day)
     slope = float(fit.values[-1])
     if slope < 2.0 * float(fit.errors[-1]):
         return None
     log_spread = Fit(-np.log(fit.values[-1:]), fit.covariance[-1:, -1:] / slope**2)
-    cells = np.hstack(  # (G · J, p): the parameters that add up to the level of each group and campaign
-        [
-            np.repeat(np.eye(groups), count, axis=0),
-            np.tile(np.eye(count)[:, 1:], (groups, 1)),
-            np.zeros((groups * count, 1)),
-        ]
+    sums = fit.values[:-1]
+    gradient = np.hstack([np.eye(len(sums)) / slope, -sums[:, None] / slope**2])
+    levels = _with_unseen_cells(
+        Fit(sums / slope, gradient @ fit.covariance @ gradient.T), np.bincount(cell, minlength=len(sums)) > 0, groups
     )
-    sums = cells @ fit.values
-    gradient = cells / slope
-    gradient[:, -1] = -sums / slope**2
-    levels = Fit(sums / slope, gradient @ fit.covariance @ gradient.T)
     shift, precision = _daily_shift(day, x @ fit.values, slope, met[known], above[known], ads.days)
     return _Bidding(log_spread, levels, groups, shift, precision)
+
+
+def _with_unseen_cells(levels: Fit, seen: NDArray[np.bool_], groups: int) -> Fit:
+    """Return the levels (G · J); one that was never seen is the mean of its group's, as uncertain as these differ."""
+    if seen.all():
+        return levels
+    values, covariance, table = levels.values.copy(), levels.covariance.copy(), seen.reshape(groups, -1)
+    for place in np.flatnonzero(~seen):
+        peers = np.flatnonzero(table[place // table.shape[1]]) + place // table.shape[1] * table.shape[1]
+        known = levels.values[peers if len(peers) else np.flatnonzero(seen)]
+        values[place] = known.mean()
+        covariance[place], covariance[:, place] = 0.0, 0.0
+        covariance[place, place] = max(float(levels.values[seen].var()), float(np.diag(levels.covariance)[seen].max()))
+    return Fit(values, covariance)
 
 
 def _daily_shift(day: Ints, eta: Floats, slope: float, met: Floats, above: Floats, days: int) -> tuple[Floats, Floats]:
@@ -170,7 +209,7 @@ def _participation(ads: AdHistory, group: Ints, groups: int) -> tuple[Floats, Fl
 
 def _first_price(ads: AdHistory, campaigns: Mapping[str, Campaign]) -> NDArray[np.bool_]:
     """Return which campaigns (J,) are sold at first price."""
-    return np.array([campaigns[c].mechanism == "first_price" for c in ads.campaigns])
+    return np.array([c in campaigns and campaigns[c].mechanism == "first_price" for c in ads.campaigns])
 
 
 def _describe_landscape(
@@ -181,8 +220,14 @@ def _describe_landscape(
     periods: int,
     shading: Mapping[int, Estimate],
     campaigns: Mapping[str, Campaign],
+    drift: float,
+    centre: Floats,
 ) -> Landscape:
-    """Return group g as a landscape; a rival's shading in first-price auctions is taken out of its level there."""
+    """Return group g as a landscape; a rival's shading in first-price auctions is taken out of its level there.
+
+    drift: variance of the common drift of levels, which a level cannot be told from.
+    centre: (J,) mean effect of the hours on log bids, which is taken out of the level too.
+    """
     first = _first_price(ads, campaigns)
     share, levels = {}, {}
     for r, b in bidding.items():
@@ -193,8 +238,10 @@ def _describe_landscape(
         errors = b.levels.errors.reshape(b.groups, -1)[g]
         levels[ads.rivals[r]] = {
             c: Estimate.from_error(
-                b.level[g, j] - first[j] * shading[r].value,
-                errors[j],
+                b.level[g, j] - first[j] * shading[r].value - centre[j],
+                np.sqrt(
+                    errors[j] ** 2 + drift + (first[j] * (shading[r].high - shading[r].low) / (2.0 * Estimate.z())) ** 2
+                ),
                 "linear",
                 count=met,
                 source="position-above rate against our bid, probit",
@@ -212,12 +259,12 @@ class _Reactions:
     rest: dict[int, Floats]
 
 
-def _fit_reactions(ads: AdHistory, bidding: Mapping[int, _Bidding], our_shock: Floats) -> _Reactions:
+def _fit_reactions(ads: AdHistory, bidding: Mapping[int, _Bidding], our_shock: Floats, period: Ints) -> _Reactions:
     """Fit each rival's response to our bid of the day before, and the PID pacing of its own spend.
 
     `our_shock` (D,) is our log bid less its mean. The other rivals' remaining shifts on the same day stand for
     whatever moves the whole market, which would otherwise pass for the rival's own reaction. So each rival's reaction
-    depends on those of the others, and a few rounds settle them.
+    depends on those of the others, and a few rounds settle them. Periods are clusters: what is left drifts for days.
     """
     fits: dict[int, Fit] = {}
     rest = {r: np.nan_to_num(b.shift) for r, b in bidding.items()}
@@ -227,7 +274,7 @@ def _fit_reactions(ads: AdHistory, bidding: Mapping[int, _Bidding], our_shock: F
             causes = _causes(ads, b, r, our_shock)
             x = np.column_stack([np.ones(ads.days), causes, common])
             known = np.isfinite(b.shift) & (np.arange(ads.days) > 0)
-            fit = fit_linear(x[known], b.shift[known], b.precision[known], np.arange(int(known.sum())))
+            fit = fit_linear(x[known], b.shift[known], b.precision[known], period[known])
             fits[r] = fit.combine(np.eye(4, x.shape[1], 1))
             rest[r] = np.nan_to_num(b.shift - causes @ fits[r].values)
     return _Reactions(fits, rest)
@@ -282,6 +329,30 @@ def _fit_shading(
         )
         for r, fit in gaps.items()
     }
+
+
+def _mean_hour_price(ads: AdHistory, hours: Fit | None) -> Floats:
+    """Return the mean effect (J,) of the hours of a day on log bids, over the auctions of each campaign."""
+    count = len(ads.campaigns)
+    if hours is None:
+        return np.zeros(count)
+    angle = 2.0 * np.pi * (np.arange(24) + 0.5) / 24.0
+    share = ads.hourly_auctions.sum(axis=0)
+    share = share / np.maximum(share.sum(axis=0), 1e-9)
+    waves = np.outer(np.sin(angle), hours.values[:count]) + np.outer(np.cos(angle), hours.values[count:])
+    return np.asarray((share * waves).sum(axis=0))
+
+
+def _drift(by_period: Mapping[int, _Bidding], landscape: Ints) -> float:
+    """Return the variance of a landscape's levels by a common drift: that between the periods of one landscape.
+
+    The drift of one week goes on in the next, so more weeks of a landscape hardly reduce it.
+    """
+    common = np.mean([fit.level.mean(axis=1) for fit in by_period.values()], axis=0)  # (Q,)
+    groups = int(landscape.max()) + 1
+    means = np.bincount(landscape, common, groups) / np.bincount(landscape, minlength=groups)
+    free = len(landscape) - groups
+    return float(((common - means[landscape]) ** 2).sum() / free) if free > 0 else 0.0
 
 
 def _volatility(bidding: Mapping[int, _Bidding], rest: Mapping[int, Floats], group: Ints) -> Estimate:

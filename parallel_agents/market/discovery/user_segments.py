@@ -186,6 +186,11 @@ def _maximise(x: Features, chance: Floats, *, iterations: int) -> tuple[Floats, 
 
 def classify_users(history: History, *, seed: int) -> Classes:
     """Return the latent classes of a history; raise if there is only one, since segments could not be compared."""
+    if not history.topic_pages.any():
+        raise ConfigError(
+            "no page view has an address: segments of users are found by what they read; give events page_view with a "
+            "page"
+        )
     classes = find_classes(Features(history.topic_pages, history.engagement), most=_MOST_CLASSES, seed=seed)
     if len(classes.share) < 2:
         raise ConfigError(
@@ -235,13 +240,15 @@ def _name_classes(
     names = [""] * len(classes.share)
     rare = classes.share < 1.0 / len(classes.share)
     rich = np.array([e.low for e in value_shares]) > classes.share
-    urgent = excess[:, history.topics.index("urgent")] > 1.0 if "urgent" in history.topics else np.ones(len(rare), bool)
+    known = "urgent" in history.topics
+    urgent = excess[:, history.topics.index("urgent")] > 1.0 if known else np.zeros(len(rare), bool)
     candidates = [k for k in order if rare[k] and rich[k] and urgent[k]]
     notes: tuple[str, ...] = ()
     if candidates:
         names[candidates[0]] = CRISIS
     else:
-        notes = ("crisis parents: no class is rare, brings more than its share of value and reads urgent pages",)
+        why = "no class is rare, brings more than its share of value and reads urgent pages"
+        notes = (f"crisis parents: {why if known else 'the vocabulary has no topic `urgent` to know them by'}",)
     for k in order:
         if not names[k]:
             title = _TITLES.get(history.topics[int(excess[k].argmax())], "regular")
@@ -276,6 +283,10 @@ def _segment(
         campaigns[campaign] = ratio(
             w * clicks, w * paid, "logit", count=int(paid.sum()), source=f"paid clicks, {clustered}"
         )
+    creatives = {
+        creative: _click_factor(history, w, history.creative == c, f"paid clicks with this creative, {clustered}")
+        for c, creative in enumerate(history.creatives)
+    }
     devices = {
         device: ratio(
             user_weight * (history.device == i),
@@ -309,7 +320,21 @@ def _segment(
         interest_spread=interest_spread,
         devices=devices,
         campaigns=campaigns,
+        creatives=creatives,
     )
+
+
+def _click_factor(history: History, weight: Floats, chosen: NDArray[np.bool_], source: str) -> Estimate:
+    """Return the share of a class (weights of users) in the chosen paid clicks over its share in all with a name."""
+    users = len(weight)
+    chosen_clicks, all_clicks = (np.bincount(history.user, c, users) for c in (chosen, history.creative >= 0))
+
+    def factor(t: Floats) -> Floats:
+        return np.atleast_1d((t[0] / t[1]) / (t[2] / t[3]))
+
+    rows = np.stack([weight * chosen_clicks, chosen_clicks, weight * all_clicks, all_clicks], axis=1)
+    value, error = function_of_totals(factor, rows)
+    return Estimate.from_error(value[0], error[0], "log", count=int(chosen.sum()), source=source)
 
 
 def _interest(history: History, classes: Classes, k: int, members: int) -> tuple[Estimate, Estimate]:

@@ -1,7 +1,7 @@
 """Monte Carlo simulation: one agent in many different worlds at once, and training on its experiences.
 
 experiences            what an episode and a batch of episodes leave behind, and their summary
-experience_buffer      `ExperienceBuffer`: a million transitions, compact
+experience_buffer      `ExperienceBuffer`: the transitions of many episodes
 simulator              `MonteCarloSimulator`, `ParallelWorldSimulator` (one world alone), `ParallelWorldOrchestrator`
 strategies             fixed strategies, which of them are robust, and learning that starts from them
 monte_carlo_training   `MonteCarloTrainingOrchestrator`
@@ -12,8 +12,9 @@ from parallel_agents.market.montecarlo.experiences import (
     EpisodeBatch,
     EpisodeExperience,
     Failure,
+    TrainingBatch,
     aggregate_experiences,
-    training_batch,
+    aggregate_parallel_experiences,
     world_context,
 )
 from parallel_agents.market.montecarlo.monte_carlo_training import (
@@ -49,10 +50,11 @@ __all__ = [
     "ParallelWorldOrchestrator",
     "ParallelWorldSimulator",
     "Strategy",
+    "TrainingBatch",
     "aggregate_experiences",
+    "aggregate_parallel_experiences",
     "constant_strategies",
     "detect_convergence_patterns",
     "play_strategies",
-    "training_batch",
     "world_context",
 ]

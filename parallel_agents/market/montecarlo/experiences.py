@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypedDict
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,13 +29,18 @@ class EpisodeExperience:
     actions: Array
     """(T, …)"""
     rewards: NDArray[np.float32]
-    """(T,) profit over budget"""
+    """(T,)"""
     values: NDArray[np.float32]
-    """(T,) credited value"""
+    """(T,) value of the purchases that each step causes"""
     crisis_values: NDArray[np.float32]
     """(T,) the part of it from crisis parents"""
     cost: float
     conversions: float
+    score: float
+    """acquisitions × min(1, (target / cost of one)²)"""
+    budget: float
+    target: float
+    """cost of an acquisition to aim at"""
     importance_weight: float = 1.0
     """share of the world's type in the data over its share among the simulated worlds"""
 
@@ -58,8 +63,13 @@ class EpisodeExperience:
 
     @property
     def crisis_parent_interactions(self) -> int:
-        """Number of steps in which a crisis parent's purchase was credited."""
+        """Number of steps that caused a crisis parent's purchase."""
         return int(np.count_nonzero(self.crisis_values))
+
+    @property
+    def profit(self) -> float:
+        """Value less cost, over the budget."""
+        return (self.revenue - self.cost) / self.budget
 
     @property
     def roas(self) -> float:
@@ -132,7 +142,7 @@ def aggregate_experiences(experiences: Iterable[EpisodeExperience]) -> dict[str,
     return {
         **_summary(episodes),
         "world_type_breakdown": {kind: _summary([e for e in episodes if e.kind.value == kind]) for kind in kinds},
-        "training_batch": training_batch(episodes),
+        "training_batch": aggregate_parallel_experiences(episodes),
     }
 
 
@@ -148,7 +158,9 @@ def _summary(episodes: Sequence[EpisodeExperience]) -> dict[str, float]:
         "average_reward": float(rewards.mean()),
         "weighted_reward": float(np.average(rewards, weights=weights)),
         "reward_deviation": float(rewards.std()),
-        "success_rate": float(np.average(rewards > 0.0, weights=weights)),
+        "score": float(np.average([e.score for e in episodes], weights=weights)),
+        "profit": float(np.average([e.profit for e in episodes], weights=weights)),
+        "success_rate": float(np.average([e.profit > 0.0 for e in episodes], weights=weights)),
         "revenue": revenue,
         "cost": cost,
         "roas": revenue / cost if cost > 0.0 else 0.0,
@@ -159,8 +171,28 @@ def _summary(episodes: Sequence[EpisodeExperience]) -> dict[str, float]:
     }
 
 
-def training_batch(episodes: Sequence[EpisodeExperience]) -> dict[str, Array]:
+class TrainingBatch(TypedDict):
+    """Transitions of episodes, in order: arrays of equal length, and their number."""
+
+    states: Array
+    actions: Array
+    rewards: Array
+    next_states: Array
+    dones: Array
+    values: Array
+    crisis: Array
+    importance_weights: Array
+    worlds: Array
+    context: Array
+    """(B, characteristics of the world): competition level, user distribution and market conditions"""
+    batch_size: int
+
+
+def aggregate_parallel_experiences(world_results: Iterable[EpisodeExperience]) -> TrainingBatch:
     """Return all transitions of some episodes, in order, each with its world's context and importance weight."""
+    episodes = list(world_results)
+    if not episodes:
+        raise ContractError("there are no experiences to aggregate: every world failed, or none was run")
     lengths = [len(e.rewards) for e in episodes]
     ends = np.zeros(sum(lengths), np.bool_)
     ends[np.cumsum(lengths) - 1] = True
@@ -176,4 +208,5 @@ def training_batch(episodes: Sequence[EpisodeExperience]) -> dict[str, Array]:
         "importance_weights": np.repeat([e.importance_weight for e in episodes], lengths).astype(np.float32),
         "worlds": np.repeat([e.world for e in episodes], lengths),
         "context": np.repeat(contexts, lengths, axis=0),
+        "batch_size": len(ends),
     }

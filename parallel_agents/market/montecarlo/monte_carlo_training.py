@@ -31,7 +31,8 @@ class MonteCarloTrainingConfig:
     """How much to simulate, what to draw from it, and how often to update."""
 
     n_worlds: int = 100
-    max_concurrent_worlds: int = 20
+    max_concurrent_worlds: int | None = None
+    """None: all of them, on all cores"""
     crisis_parent_frequency: float | None = None
     """natural share of crisis transitions that corrections restore; None: that of the buffer"""
     crisis_parent_value_multiplier: float | None = None
@@ -48,8 +49,8 @@ class MonteCarloTrainingConfig:
     """steps between two adaptations of the mix of worlds; 0: never"""
     checkpoint_every: int = 50
     """steps between two checkpoints, where a folder is given"""
-    steps: int = 50
-    auctions_per_step: float = 20.0
+    steps: int = 48
+    auctions_per_step: float | None = None
     deadline: float = 60.0
     seed: int = 0
 
@@ -102,6 +103,7 @@ class MonteCarloTrainingOrchestrator(AgentTrainer):
             deadline=c.deadline,
             seed=c.seed,
         )
+        self.simulator.orchestrator.given_multiplier = c.crisis_parent_value_multiplier
 
     async def generate_training_batch(self, agent: Any) -> dict[str, Array]:
         """Run a batch of episodes, store them, and draw one training batch."""
@@ -155,8 +157,9 @@ class MonteCarloTrainingOrchestrator(AgentTrainer):
         return self.simulator.importance_sampling(self.config.update_rows, focus_rare_events=focus)
 
     def _batch_figures(self, batch: EpisodeBatch) -> dict[str, float]:
-        multiplier = self.config.crisis_parent_value_multiplier
-        world_weights = self.simulator.orchestrator.world_weights(self.simulator.worlds, multiplier)
+        orchestrator = self.simulator.orchestrator
+        orchestrator.fit_world_weights(batch)
+        world_weights = orchestrator.calculate_world_weights(self.simulator.worlds)
         rewards = np.array([e.total_reward for e in batch])
         natural = np.array([e.importance_weight for e in batch])
         revenue = sum(e.revenue for e in batch)
@@ -166,6 +169,7 @@ class MonteCarloTrainingOrchestrator(AgentTrainer):
             "crisis_revenue_share": sum(e.crisis_parent_revenue for e in batch) / revenue if revenue > 0 else 0.0,
             "episodes_per_second": batch.episodes_per_second,
             "failures": float(len(batch.failures)),
+            "world_rule_fitted": float(orchestrator.rule_fitted),
         }
 
     def summary(self) -> dict[str, Any]:
@@ -191,6 +195,8 @@ class MonteCarloTrainingOrchestrator(AgentTrainer):
             "generation": orchestrator.generation,
             "mix": simulator.world_types_distribution,
             "adaptations": orchestrator.history,
+            "world_rule": orchestrator.rule.exponents,
+            **simulator.buffer_shape,
         }
         self._write_checkpoint(agent, {"buffer": simulator.buffer.state()}, values)
 

@@ -7,8 +7,8 @@ Episode e is lap e // n of world e % n. It is the same whatever is simulated tog
 on the number of threads or on `max_concurrent_worlds`.
 
 Worlds come from `ParallelWorldOrchestrator`. Its mix of world types can adapt between batches: towards the types in
-which the agent earns least, never below half or above twice of a type's share in the data. New worlds are drawn from
-the same estimates, so no parameter leaves what was discovered. The mix depends on rewards and seed alone, and every
+which the agent earns least, within the interval of each type's share in the data. New worlds are drawn from the same
+estimates, so no parameter leaves what was discovered. The mix depends on rewards and seed alone, and every
 change is recorded.
 """
 
@@ -17,6 +17,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import groupby
@@ -27,13 +28,14 @@ from numpy.typing import NDArray
 
 from parallel_agents.core.errors import ConfigError, ContractError, DeadlineError, WorldError
 from parallel_agents.core.types import Array
-from parallel_agents.market.actions import action_form, step_market
+from parallel_agents.market.actions import LEVELS, Forms, Objective, action_form, step_market
 from parallel_agents.market.discovery import Patterns
 from parallel_agents.market.montecarlo.experience_buffer import ExperienceBuffer
 from parallel_agents.market.montecarlo.experiences import (
     EpisodeBatch,
     EpisodeExperience,
     Failure,
+    TrainingBatch,
     aggregate_experiences,
     world_context,
 )
@@ -41,25 +43,34 @@ from parallel_agents.market.pattern_source import load_patterns
 from parallel_agents.market.policy_agents import Actor, ActorWrapper, make_actor
 from parallel_agents.market.simulation import MarketWorlds
 from parallel_agents.market.world_types import World, WorldType
-from parallel_agents.market.world_variants import POPULATION, create_world_variants, default_distribution
-from parallel_agents.replay.importance_sampler import CRISIS_PARENT, REGULAR_PARENT, ImportanceSampler
+from parallel_agents.market.world_variants import (
+    POPULATION,
+    create_world_variants,
+    default_distribution,
+    share_intervals,
+)
+from parallel_agents.replay.importance_sampler import CRISIS_PARENT, REGULAR_PARENT
+from parallel_agents.replay.world_weights import WORLD_FACTORS, NotIdentifiedError, WorldRule, fit_world_rule
 
 _CACHED_GROUPS = 64
-_MIN_SHARE, _MAX_SHARE = 0.5, 2.0  # of a type's share in the data
 
 
 @dataclass(frozen=True, kw_only=True)
 class EpisodeSetting:
     """What all episodes have in common."""
 
-    steps: int = 50
-    auctions_per_step: float = 20.0
+    steps: int = 48
+    decisions_per_day: int = 24
+    auctions_per_step: float | None = None
+    """None: as many as the data show"""
     budget: float | None = None
-    """per episode; None: what is usually spent"""
-    actions: Literal["joint", "choices", "continuous"] = "joint"
-    levels: tuple[float, ...] = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0)
+    """of an episode; None: drawn from the range of the data"""
+    target: float | None = None
+    """cost of an acquisition to aim at; None: drawn from the range of the data"""
+    actions: Forms = "joint"
+    levels: tuple[float, ...] = LEVELS
+    objective: Objective = "score"
     attribution: Literal["last_click", "position", "linear"] = "last_click"
-    fidelity: Literal["full", "fast"] = "full"
     threads: int | None = None
     seed: int = 0
 
@@ -73,10 +84,11 @@ class WorldGroup:
             worlds,
             1,
             setting.steps,
-            setting.auctions_per_step,
+            decisions_per_day=setting.decisions_per_day,
+            auctions_per_step=setting.auctions_per_step,
             budget=setting.budget,
+            target=setting.target,
             attribution=setting.attribution,
-            fidelity=setting.fidelity,
             threads=setting.threads,
             seed=setting.seed,
         )
@@ -84,8 +96,9 @@ class WorldGroup:
         self.form = action_form(setting.actions, setting.levels, self.market)
 
     def step(self, actions: Array) -> NDArray[np.float64]:
-        """Step every world and return the rewards (W,): profit over budget."""
-        rewards: NDArray[np.float64] = step_market(self.market, self.form, np.asarray(actions)[None])[0]
+        """Step every world and return the rewards (W,)."""
+        both = np.asarray(actions)[None]
+        rewards: NDArray[np.float64] = step_market(self.market, self.form, both, self.setting.objective)[0]
         return rewards
 
     async def run_episodes(self, actor: Actor, lap: int, *, deadline: float) -> list[EpisodeExperience]:
@@ -100,8 +113,8 @@ class WorldGroup:
                     actions = await actor.act(columns["states"][-1], step)
                     columns["actions"].append(actions)
                     columns["rewards"].append(self.step(actions).astype(np.float32))
-                    columns["values"].append(market.last.credits[0].sum(axis=1).astype(np.float32))
-                    columns["crisis_values"].append(market.last.crisis_credits[0].astype(np.float32))
+                    columns["values"].append(market.last.caused[0, :, 1].astype(np.float32))
+                    columns["crisis_values"].append(market.last.caused[0, :, 2].astype(np.float32))
                     columns["states"].append(market.observe()[0])
         except TimeoutError as error:
             raise DeadlineError(f"{len(self.worlds)} worlds took longer than {deadline:g} s for an episode") from error
@@ -115,6 +128,9 @@ class WorldGroup:
                 context=self._contexts[w],
                 cost=float(info["cost"][0, w]),
                 conversions=float(info["conversions"][0, w]),
+                score=float(info["score"][0, w]),
+                budget=float(market.parameters.budget[w]),
+                target=float(market.parameters.target[w]),
                 **{name: array[w].copy() for name, array in arrays.items()},
             )
             for w, world in enumerate(self.worlds)
@@ -153,10 +169,10 @@ class ParallelWorldSimulator:
         """Return state, reward, terminated, truncated, and a dictionary with `event_type`, `value` and `cost`."""
         reward = float(self._group.step(np.asarray(action)[None])[0])
         market = self._group.market
-        crisis = float(market.last.crisis_credits[0, 0])
+        _, value, crisis = market.last.caused[0, 0].tolist()
         info = {
             "event_type": CRISIS_PARENT if crisis > 0.0 else REGULAR_PARENT,
-            "value": float(market.last.credits[0, 0].sum()),
+            "value": value,
             "cost": float(market.last.cost[0, 0].sum()),
         }
         return market.observe()[0, 0], reward, market.done, False, info
@@ -187,6 +203,8 @@ class ParallelWorldOrchestrator:
             create_world_variants(patterns, 1, world_types_distribution, seed=seed)  # raises for an impossible mix
             total = sum(world_types_distribution.values())
             self.mix = {WorldType(k): share / total for k, share in world_types_distribution.items() if share > 0.0}
+        self.rule, self.rule_fitted = WorldRule(), False
+        self.given_multiplier: float | None = None
         self.generation = 0
         self.history: list[dict[str, Any]] = []
         """one line per adaptation: mean reward by type, and the mix that followed from it"""
@@ -197,30 +215,69 @@ class ParallelWorldOrchestrator:
         mix: dict[WorldType | str, float] = dict(self.mix.items())
         return create_world_variants(self.patterns, n_worlds, mix, seed=seed, users=self.users)
 
-    def restore(self, generation: int, mix: Mapping[str, float], history: Iterable[Mapping[str, Any]]) -> None:
+    def restore(self, values: Mapping[str, Any]) -> None:
         """Continue from the values of a checkpoint."""
-        self.generation, self.history = int(generation), [dict(line) for line in history]
-        self.mix = {WorldType(kind): float(share) for kind, share in mix.items()}
+        self.generation, self.history = int(values["generation"]), [dict(line) for line in values["adaptations"]]
+        self.mix = {WorldType(kind): float(share) for kind, share in values["mix"].items()}
+        self.rule = WorldRule(tuple(values["world_rule"]))
 
     def importance_weight(self, kind: WorldType) -> float:
         """Return a type's share in the data over its share in the current mix."""
         return self.natural[kind] / self.mix[kind]
 
     def value_multiplier(self) -> float:
-        """Return the value of a crisis parent relative to other users, from the data; 1 where there is none."""
+        """Return the value of a crisis parent relative to other users: as given, or from the data; 1 without any."""
+        if self.given_multiplier is not None:
+            return self.given_multiplier
         for segment in self.patterns.segments:
             if segment.name == CRISIS_PARENT:
                 share, value = segment.share.value, segment.value_share.value
                 return (value / share) / ((1.0 - value) / (1.0 - share))
         return 1.0
 
-    def world_weights(self, worlds: Iterable[World], value_multiplier: float | None = None) -> dict[int, float]:
-        """Return how much each world should count: by its crisis parents, competition, interest and devices."""
-        chosen = list(worlds)
-        multiplier = self.value_multiplier() if value_multiplier is None else value_multiplier
-        sampler = ImportanceSampler(crisis_parent_weight=multiplier)
-        weights = sampler.calculate_world_weights([world_context(world) for world in chosen])
-        return {world.index: float(weight) for world, weight in zip(chosen, weights, strict=True)}
+    def calculate_world_weights(self, worlds: Sequence[World]) -> dict[int, float]:
+        """Return how much each world should count: by its crisis parents, competition, interest and devices.
+
+        How these combine is fitted to what worlds brought (`fit_world_weights`); before, each counts in proportion.
+        """
+        contexts = [world_context(world) for world in worlds]
+        weights = normalize_weights([combine_weights(self.world_factors(c), self.rule) for c in contexts])
+        return {world.index: float(weight) for world, weight in zip(worlds, weights, strict=True)}
+
+    def world_factors(self, context: Mapping[str, float]) -> dict[str, float]:
+        """Return the four factors of a world, each 1 where the property is absent."""
+        return {
+            "crisis_share": 1.0 + context["crisis_share"] * (self.value_multiplier() - 1.0),
+            "competition": weight_by_competition_level(context),
+            "behavioural_health": 1.0 + context["behavioural_health"],
+            "ios_share": 1.0 + context["ios_share"],
+        }
+
+    def fit_world_weights(self, experiences: Iterable[EpisodeExperience]) -> WorldRule:
+        """Fit how the factors of worlds combine to the value that each brought, and use that from now on.
+
+        The rule stays as it was, and `rule_fitted` is False, where the episodes do not tell: too few worlds, no value
+        at all, or factors that tell the worlds without value from the others without error.
+        """
+        revenue: dict[int, list[float]] = {}
+        contexts: dict[int, Mapping[str, float]] = {}
+        for one in experiences:
+            revenue.setdefault(one.world, []).append(max(one.revenue, 0.0))
+            contexts[one.world] = one.context
+        outcomes = [float(np.mean(values)) for values in revenue.values()]
+        self.rule_fitted = False
+        if len(outcomes) > len(WORLD_FACTORS) and any(outcomes):
+            found = [contexts[world] for world in revenue]
+            with suppress(NotIdentifiedError):
+                self.rule = fit_world_rule(found, outcomes, value_multiplier=self.value_multiplier())
+                self.rule_fitted = True
+        return self.rule
+
+    async def run_parallel_episodes(self, agent: Any, n_worlds: int = 100, **options: Any) -> EpisodeBatch:
+        """Run one episode of an agent in each of `n_worlds` new worlds; options are those of `MonteCarloSimulator`."""
+        mix: dict[WorldType | str, float] = dict(self.mix.items())
+        with MonteCarloSimulator(n_worlds, mix, patterns=self.patterns, seed=self.seed, **options) as simulator:
+            return await simulator.run_episode_batch(agent)
 
     def adapt(self, experiences: Iterable[EpisodeExperience], rate: float = 0.5) -> dict[str, float]:
         """Move the mix towards the types with the lowest rewards, and return the new mix by name."""
@@ -236,7 +293,8 @@ class ParallelWorldOrchestrator:
             kind: share * np.exp(-rate * (means.get(kind, centre) - centre) / spread) if spread > 0.0 else share
             for kind, share in self.mix.items()
         }
-        self.mix = _bounded_shares(wanted, {kind: self.natural[kind] for kind in self.mix})
+        intervals = share_intervals(self.patterns)
+        self.mix = _bounded_shares(wanted, {kind: intervals[kind] for kind in self.mix})
         self.generation += 1
         mix = {kind.value: share for kind, share in self.mix.items()}
         by_name = {kind.value: mean for kind, mean in means.items()}
@@ -244,14 +302,16 @@ class ParallelWorldOrchestrator:
         return mix
 
 
-def _bounded_shares(wanted: Mapping[WorldType, float], natural: Mapping[WorldType, float]) -> dict[WorldType, float]:
-    """Return shares that add up to 1, each between half and twice its natural share.
+def _bounded_shares(
+    wanted: Mapping[WorldType, float], intervals: Mapping[WorldType, tuple[float, float]]
+) -> dict[WorldType, float]:
+    """Return shares that add up to 1, each within the interval of the data.
 
     They are the wanted shares times a common factor, which is found by bisection, and cut off at those bounds.
     """
-    kinds, total = list(wanted), sum(natural.values())
-    shares, base = (np.array([m[k] for k in kinds]) for m in (wanted, natural))
-    low, high = _MIN_SHARE * base / total, np.minimum(_MAX_SHARE * base / total, 1.0)
+    kinds = list(wanted)
+    low, high = np.array([intervals[kind] for kind in kinds]).T
+    shares = np.maximum([wanted[kind] for kind in kinds], 1e-9)
     below, above = 0.0, float((high / shares).max())
     for _ in range(100):
         factor = (below + above) / 2.0
@@ -263,9 +323,27 @@ def _bounded_shares(wanted: Mapping[WorldType, float], natural: Mapping[WorldTyp
     return dict(zip(kinds, (bounded / bounded.sum()).tolist(), strict=True))
 
 
+def weight_by_competition_level(context: Mapping[str, float]) -> float:
+    """Return the factor of a world's competition: 1 without rivals, 2 where they offer what is usual."""
+    return 1.0 + context["competition"]
+
+
+def combine_weights(factors: Mapping[str, float], rule: WorldRule) -> float:
+    """Return the product of the factors of a world, each to the exponent of the rule."""
+    powers = [factors[name] ** power for name, power in zip(WORLD_FACTORS, rule.exponents, strict=True)]
+    return float(np.prod(powers))
+
+
+def normalize_weights(weights: Sequence[float]) -> NDArray[np.float64]:
+    """Return weights that add up to 1."""
+    values = np.asarray(weights, np.float64)
+    return np.asarray(values / values.sum())
+
+
 class MonteCarloSimulator:
     """N worlds drawn from patterns (None: those of a sample export), and the experiences made in them.
 
+    max_concurrent_worlds: None: all of them, on all cores.
     deadline: seconds that the episodes of one group of worlds may take.
     """
 
@@ -273,7 +351,7 @@ class MonteCarloSimulator:
         self,
         n_worlds: int = 100,
         world_types_distribution: Mapping[WorldType | str, float] | None = None,
-        max_concurrent_worlds: int = 20,
+        max_concurrent_worlds: int | None = None,
         experience_buffer_size: int = 1_000_000,
         *,
         patterns: Patterns | None = None,
@@ -283,7 +361,8 @@ class MonteCarloSimulator:
         deadline: float = 60.0,
         seed: int = 0,
     ) -> None:
-        sizes = {"n_worlds": n_worlds, "max_concurrent_worlds": max_concurrent_worlds}
+        together = n_worlds if max_concurrent_worlds is None else max_concurrent_worlds
+        sizes = {"n_worlds": n_worlds, "max_concurrent_worlds": together}
         for name, value in (sizes | {"experience_buffer_size": experience_buffer_size}).items():
             if value < 1:
                 raise ConfigError(f"{name} is {value}: give at least 1")
@@ -291,7 +370,7 @@ class MonteCarloSimulator:
             raise ConfigError(f"deadline is {deadline}: give a number of seconds above 0")
         source = load_patterns() if patterns is None else patterns
         self.orchestrator = ParallelWorldOrchestrator(source, world_types_distribution, seed=seed)
-        self.max_concurrent_worlds, self.deadline = max_concurrent_worlds, deadline
+        self.max_concurrent_worlds, self.deadline = together, deadline
         self.setting = setting or EpisodeSetting(seed=seed)
         self.worlds: tuple[World, ...] = self.orchestrator.create_world_variants(n_worlds)
         self.episodes = 0
@@ -318,6 +397,12 @@ class MonteCarloSimulator:
         if self._buffer is None:
             raise ContractError("there are no experiences yet: run a batch of episodes first")
         return self._buffer
+
+    @property
+    def buffer_shape(self) -> dict[str, Any]:
+        """What a buffer has to be made with to hold the stored experiences."""
+        shape, dtype = self.buffer.actions
+        return {"features": self.buffer.memory.obs_shape[0], "action_shape": list(shape), "action_dtype": dtype}
 
     async def run_episode_batch(
         self, agent: Any, batch_size: int | None = None, *, focus: ActorWrapper | None = None
@@ -386,6 +471,11 @@ class MonteCarloSimulator:
         """Return one of the worlds alone."""
         return ParallelWorldSimulator(self.worlds[index], self.setting)
 
+    def auctions_per_episode(self) -> float:
+        """Return the mean number of auctions of an episode, over the worlds simulated so far."""
+        totals = [group.market.parameters.auctions.sum(axis=1) for group in self._groups.values()]
+        return float(np.concatenate(totals).mean()) if totals else 0.0
+
     def remember(self, experiences: Iterable[EpisodeExperience]) -> None:
         """Store experiences in the buffer."""
         episodes = list(experiences)
@@ -402,7 +492,23 @@ class MonteCarloSimulator:
         episodes = list(experiences)
         summary = aggregate_experiences(episodes)
         self.remember(episodes)
+        self.orchestrator.fit_world_weights(episodes)
         return summary
+
+    def apply_importance_weights(self, batch: TrainingBatch) -> TrainingBatch:
+        """Return a batch whose importance weights also hold those of its worlds, with mean 1."""
+        by_world = self.orchestrator.calculate_world_weights(self.worlds)
+        weights = batch["importance_weights"] * np.array([by_world[int(w)] for w in batch["worlds"]])
+        return {**batch, "importance_weights": (weights / weights.mean()).astype(np.float32)}
+
+    def prioritize(self, batch: TrainingBatch) -> NDArray[np.int64]:
+        """Return the places of a batch's transitions, the weightiest first; of equal ones, those of crisis parents."""
+        weighted = self.apply_importance_weights(batch)
+        return np.lexsort((-np.abs(batch["rewards"]), ~batch["crisis"], -weighted["importance_weights"]))
+
+    def run_parallel_episodes(self, agent: Any, n_worlds: int | None = None) -> EpisodeBatch:
+        """Run one episode in each of the first `n_worlds` worlds (by default all), from synchronous code."""
+        return asyncio.run(self.run_episode_batch(agent, n_worlds))
 
     def importance_sampling(self, target_samples: int, focus_rare_events: bool = True) -> dict[str, Array]:
         """Draw a batch from the buffer.
@@ -422,12 +528,13 @@ class MonteCarloSimulator:
 
     def restore(self, values: Mapping[str, Any], buffer: Mapping[str, Array]) -> None:
         """Continue from a checkpoint: its counters, its mix of worlds, and the arrays of its buffer."""
-        states, actions = buffer["column.states"], buffer["column.actions"]
-        self._buffer = self._make_buffer(states.shape[1], actions.shape[1:], str(actions.dtype))
+        self._buffer = self._make_buffer(
+            int(values["features"]), tuple(values["action_shape"]), str(values["action_dtype"])
+        )
         self._buffer.load_state(buffer)
         self.episodes = int(values["episodes"])
         self.failures = {int(world): int(count) for world, count in values["failed"].items()}
-        self.orchestrator.restore(values["generation"], values["mix"], values["adaptations"])
+        self.orchestrator.restore(values)
         self._redraw_worlds()
 
     def _redraw_worlds(self) -> None:

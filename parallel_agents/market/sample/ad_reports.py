@@ -11,9 +11,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from parallel_agents.core.compiled import njit
 from parallel_agents.core.seeding import Purpose, generator
 from parallel_agents.market.sample.hidden_market import LANDSCAPES, Floats, HiddenMarket, Ints
 from parallel_agents.market.sample.user_journeys import Journeys
+from parallel_agents.market.simulation.auction import click_price, next_score, rank
+from parallel_agents.market.world_types import MECHANISMS
 
 Columns = dict[str, NDArray[np.generic]]
 
@@ -24,6 +27,7 @@ class AdReports:
 
     ads: Columns
     insights: Columns
+    hours: Columns
     landscape: Ints  # (days,) the landscape of each day; never exported
 
 
@@ -60,27 +64,56 @@ def draw_reports(market: HiddenMarket, journeys: Journeys, *, seed: int) -> AdRe
     shown, pacing, drift = np.zeros(creatives), _Pacing(np.zeros(rivals), np.zeros(rivals)), 0.0
     ads: list[Columns] = []
     insights: list[Columns] = []
+    hours: list[Columns] = []
     for day in range(calendar.days):
         shock = market.campaigns.bid_spread * rng.standard_normal(paid)
         counts = rng.poisson(auctions * calendar.volume[day].mean())
         live = np.flatnonzero(launch <= day)
         drift = market.rivals.memory * drift + market.rivals.drift * float(rng.standard_normal())
         auction_day = _AuctionDay(
-            market, int(landscape[day]), pacing.shift + drift, shock, counts, live, shown / users, rng
+            market,
+            int(landscape[day]),
+            pacing.shift + drift,
+            shock,
+            counts,
+            calendar.volume[day],
+            live,
+            shown / users,
+            rng,
         )
         ads.append(auction_day.ads_rows(day))
         insights.append(auction_day.insights_rows(day))
+        hours.append(auction_day.hour_rows(day))
         shown += auction_day.shown_by_creative()
         pacing.update(market, float(shock.mean()), auction_day.rival_spend())
-    return AdReports(_concatenate(ads), _concatenate(insights), landscape)
+    return AdReports(_concatenate(ads), _concatenate(insights), _concatenate(hours), landscape)
 
 
 def _auctions_per_day(market: HiddenMarket, journeys: Journeys, paid: int) -> Floats:
     """Return eligible auctions per day and campaign such that ad clicks come near the paid sessions of the export."""
     clicks = np.bincount(journeys.campaign, minlength=paid)[:paid]
     slots = np.array(market.campaigns.slots[:paid])
-    visibility = np.array([market.campaigns.position[:s].mean() for s in slots]) * np.where(slots > 1, 0.95, 0.45)
+    visibility = np.array([market.campaigns.position[:s].mean() for s in slots]) * np.where(slots > 1, 0.6, 0.25)
     return np.asarray(clicks / journeys.calendar.days / (market.campaigns.click_rate.mean() * visibility))
+
+
+@njit(cache=True)  # type: ignore[untyped-decorator]
+def _play(scores: Floats, quality: Floats, bid: Floats, mechanism: Ints, log_reserve: float) -> tuple[Ints, Floats]:
+    """Rank the scores (A, 1 + M) of every auction; return places (A, 1 + M), −1 below the reserve, and our prices (A,).
+
+    The ranking and the price are those of the simulation.
+    """
+    places = np.full(scores.shape, -1)
+    prices = np.zeros(len(scores))
+    order = np.empty(scores.shape[1], np.int64)
+    for a in range(len(scores)):
+        entrants = rank(scores[a], order, log_reserve)
+        for place in range(entrants):
+            places[a, order[place]] = place
+            if order[place] == 0:
+                to_beat = next_score(scores[a], order[:entrants], place, log_reserve)
+                prices[a] = click_price(mechanism[a], bid[a], quality[a], to_beat)
+    return places, prices
 
 
 class _AuctionDay:
@@ -93,6 +126,7 @@ class _AuctionDay:
         rival_shift: Floats,
         our_shock: Floats,
         counts: Ints,
+        volume: Floats,
         live_creatives: Ints,
         frequency: Floats,
         rng: np.random.Generator,
@@ -101,29 +135,26 @@ class _AuctionDay:
         self.counts, self.bid = counts, ads.bid * np.exp(our_shock)
         self.campaign = campaign = np.repeat(np.arange(len(counts)), counts)
         size = len(campaign)
+        self.hour = np.searchsorted(np.cumsum(volume) / volume.sum(), rng.random(size))
         self.creative = live_creatives[rng.integers(0, len(live_creatives), size)]
         click_rate = ads.click_rate * np.exp(-ads.fatigue * frequency)
         quality = np.log(click_rate / ads.click_rate.mean())[self.creative]
-        our_score = np.log(self.bid)[campaign] + quality
+        mechanism = np.array([MECHANISMS.index(m) for m in ads.mechanisms if m is not None])[campaign]
 
-        first_price = np.array([m == "first_price" for m in ads.mechanisms])[campaign]
+        angle = (self.hour + 0.5) * np.pi / 12.0
+        waves = np.stack([np.sin(angle), np.cos(angle)], axis=1)
         enters = rng.random((size, len(rivals.names))) < rivals.participation[landscape]
         level = rivals.level[landscape] + rival_shift + rivals.target[:, campaign].T
-        level = level + first_price[:, None] * rivals.shade
+        level = level + rivals.focus[landscape, campaign][:, None]
+        level = level + (mechanism == MECHANISMS.index("first_price"))[:, None] * rivals.shade
+        level = level + (waves * ads.hour_price[campaign]).sum(axis=1)[:, None]
         bids = np.where(enters, level + rivals.spread * rng.standard_normal(level.shape), -np.inf)
-
-        self.scores = np.column_stack([our_score, bids])  # (A, 1 + M), ours first
-        self.scores[self.scores < np.log(ads.reserve)] = -np.inf
-        order = np.argsort(-self.scores, axis=1, kind="stable")
-        self.rank = np.empty_like(order)
-        np.put_along_axis(self.rank, order, np.arange(order.shape[1])[None], axis=1)
-        self.shown = (self.rank < np.array(ads.slots)[campaign][:, None]) & np.isfinite(self.scores)
-
-        ordered = np.column_stack([np.take_along_axis(self.scores, order, 1), np.full(size, -np.inf)])
-        next_score = np.take_along_axis(ordered, self.rank[:, :1] + 1, 1)[:, 0]
-        price = np.exp(np.maximum(next_score, np.log(ads.reserve)) - quality)
-        price = np.where(first_price, self.bid[campaign], np.minimum(price, self.bid[campaign]))
-        position = np.minimum(self.rank[:, 0], len(ads.position) - 1)
+        our_bid = self.bid[campaign]
+        self.scores = np.column_stack([np.log(our_bid) + quality, bids])  # (A, 1 + M), ours first
+        self.rank, price = _play(self.scores, quality, our_bid, mechanism, float(np.log(ads.reserve)))
+        self.entered = self.rank >= 0
+        self.shown = self.entered & (self.rank < np.array(ads.slots)[campaign][:, None])
+        position = np.clip(self.rank[:, 0], 0, len(ads.position) - 1)
         self.clicked = self.shown[:, 0] & (rng.random(size) < click_rate[self.creative] * ads.position[position])
         self.cost = np.where(self.clicked, price, 0.0)
 
@@ -140,7 +171,8 @@ class _AuctionDay:
     def ads_rows(self, day: int) -> Columns:
         """Return one row per campaign, creative and position in which we were shown."""
         creatives, places = len(self.market.campaigns.creatives), max(self.market.campaigns.slots)
-        cell = (self.campaign * creatives + self.creative) * places + np.minimum(self.rank[:, 0], places - 1)
+        place = np.clip(self.rank[:, 0], 0, places - 1)
+        cell = (self.campaign * creatives + self.creative) * places + place
         size = len(self.counts) * creatives * places
         shown = self.shown[:, 0]
         impressions = np.bincount(cell[shown], minlength=size)
@@ -159,11 +191,29 @@ class _AuctionDay:
             "impression_share": (won / np.maximum(self.counts, 1))[campaign],
         }
 
+    def hour_rows(self, day: int) -> Columns:
+        """Return one row per hour and campaign with an auction: impressions, clicks, cost and shares of auctions."""
+        paid, shown = len(self.counts), self.shown[:, 0]
+        cell, size = self.hour * paid + self.campaign, 24 * paid
+        held = np.bincount(cell, minlength=size)
+        rows = np.flatnonzero(held)
+        sums = {"impressions": shown, "clicks": self.clicked, "cost": self.cost, "top": shown & (self.rank[:, 0] == 0)}
+        totals = {name: np.bincount(cell, column, size)[rows] for name, column in sums.items()}
+        return {
+            "day": np.full(len(rows), day),
+            "hour": rows // paid,
+            "campaign": rows % paid,
+            "impressions": totals["impressions"].astype(np.int64),
+            "clicks": totals["clicks"].astype(np.int64),
+            "cost": totals["cost"],
+            "impression_share": totals["impressions"] / held[rows],
+            "top_impression_share": totals["top"] / held[rows],
+        }
+
     def insights_rows(self, day: int) -> Columns:
         """Return one row per campaign and rival that competed with us: the rates of an auction-insights report."""
         paid, rivals = len(self.counts), len(self.market.rivals.names)
-        entered = np.isfinite(self.scores)
-        both = entered[:, :1] & entered[:, 1:]
+        both = self.entered[:, :1] & self.entered[:, 1:]
         above = both & (self.rank[:, 1:] < self.rank[:, :1])
         outranked = self.shown[:, :1] & ~above
 

@@ -43,6 +43,12 @@ class Sample:
     events: pa.Table
     ads: pa.Table
     insights: pa.Table
+    hours: pa.Table
+
+    @property
+    def tables(self) -> dict[str, pa.Table]:
+        """What is exported, under the names of the files; `discover` takes it."""
+        return {"events": self.events, "ads": self.ads, "auction_insights": self.insights, "ads_by_hour": self.hours}
 
     def truth(self) -> dict[str, Any]:
         """Return everything hidden as plain values: parameters, what discovery should find, each day's landscape."""
@@ -70,8 +76,7 @@ def draw_sample(
     journeys = draw_journeys(market, users=users, first_day=first_day, days=days, seed=seed)
     reports = draw_reports(market, journeys, seed=seed)
     events = _render_events(market, journeys)
-    ads, insights = _render_reports(market, journeys.calendar, reports)
-    return Sample(market, journeys, reports, events, ads, insights)
+    return Sample(market, journeys, reports, events, *_render_reports(market, journeys.calendar, reports))
 
 
 def write_sample(
@@ -95,7 +100,7 @@ def write_sample(
     for start, stop in zip(starts, np.append(starts[1:], len(dates)), strict=True):
         tables[f"events_{dates[start]}"] = sample.events.slice(start, stop - start)
     if ads:
-        tables |= {"ads": sample.ads, "auction_insights": sample.insights}
+        tables |= {name: table for name, table in sample.tables.items() if name != "events"}
     for name, table in tables.items():
         path = target / f"{name}.{form}"
         if form == "parquet":
@@ -117,8 +122,8 @@ def _take(words: Any, index: Ints) -> pa.Array:
     return pa.array(list(words), pa.string()).take(pa.array(index, mask=index < 0))
 
 
-def _render_reports(market: HiddenMarket, calendar: Calendar, reports: AdReports) -> tuple[pa.Table, pa.Table]:
-    """Return the ads and the auction-insights table."""
+def _render_reports(market: HiddenMarket, calendar: Calendar, reports: AdReports) -> list[pa.Table]:
+    """Return the ads table, the auction insights and the report by hour."""
     pa = _pyarrow()
     words = {
         "day": [str(calendar.first_day + i) for i in range(calendar.days)],
@@ -132,7 +137,7 @@ def _render_reports(market: HiddenMarket, calendar: Calendar, reports: AdReports
         arrays["channel"] = _take(market.campaigns.channels, columns["campaign"])
         return pa.table(arrays).rename_columns(["date" if n == "day" else n for n in arrays])
 
-    return table(reports.ads), table(reports.insights)
+    return [table(report) for report in (reports.ads, reports.insights, reports.hours)]
 
 
 @dataclass(frozen=True, eq=False)

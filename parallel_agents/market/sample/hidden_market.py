@@ -13,6 +13,7 @@ outside of this package reads them: discovery sees only the export.
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -43,14 +44,16 @@ class Campaigns:
     sources: tuple[str, ...] = ("google", "google", "facebook", "google", "google", "newsletter")
     mediums: tuple[str, ...] = ("cpc", "cpc", "paid_social", "display", "organic", "email")
     mechanisms: tuple[str | None, ...] = ("gsp", "gsp", "second_price", "first_price", None, None)
-    slots: tuple[int, ...] = (4, 4, 1, 1, 0, 0)
+    slots: tuple[int, ...] = (3, 3, 1, 1, 0, 0)
     reserve: float = 0.2
-    bid: Floats = _array(2.0, 1.2, 1.0, 0.9)  # our own mean bid per click, paid campaigns only
-    bid_spread: float = 0.35  # from day to day, log scale
+    bid: Floats = _array(5.0, 3.0, 2.2, 2.0)  # our own mean bid per click, paid campaigns only
+    bid_spread: float = 0.7  # from day to day, log scale
+    hour_price: Floats = _array([0.30, 0.20], [-0.25, 0.25], [0.10, -0.35], [-0.20, -0.25])  # sine, cosine; log bids
+    hour_value: Floats = _array([-0.25, 0.10], [0.25, -0.15], [0.20, 0.25], [0.10, 0.20])  # the same of conversion
     creatives: tuple[str, ...] = ("hope_video", "checklist", "testimonial", "offer_card")
     click_rate: Floats = _array(0.075, 0.055, 0.065, 0.045)  # at the top position, before any wear
     fatigue: float = 0.05  # loss of log click rate per impression and known user
-    position: Floats = _array(1.0, 0.72, 0.52, 0.38)
+    position: Floats = _array(1.0, 0.72, 0.52)
 
     @property
     def paid(self) -> tuple[str, ...]:
@@ -62,20 +65,27 @@ class Campaigns:
 class Rivals:
     """Competitors M, in each landscape L and paid campaign J. Bids are lognormal, per click."""
 
-    names: tuple[str, ...] = ("brightpath", "carelink", "novus", "steadyco", "quickbid")
+    names: tuple[str, ...] = ("brightpath", "carelink", "novus", "steadyco", "quickbid", "mindwell")
     participation: Floats = _array(  # (L, M): how often a rival enters an auction
-        [0.95, 0.45, 0.02, 0.50, 0.50],
-        [0.50, 0.90, 0.02, 0.45, 0.50],
-        [0.50, 0.45, 0.90, 0.50, 0.45],
-        [0.80, 0.75, 0.60, 0.80, 0.85],
-        [0.25, 0.20, 0.15, 0.25, 0.20],
+        [0.95, 0.75, 0.05, 0.80, 0.80, 0.70],
+        [0.75, 0.95, 0.05, 0.75, 0.80, 0.75],
+        [0.75, 0.70, 0.95, 0.80, 0.75, 0.70],
+        [0.90, 0.90, 0.80, 0.90, 0.95, 0.85],
+        [0.70, 0.65, 0.50, 0.70, 0.65, 0.70],
     )
     level: Floats = _array(  # (L, M): mean log bid
-        [0.85, -0.10, -0.10, -0.15, -0.20],
-        [-0.05, 0.35, -0.10, -0.15, -0.20],
-        [-0.05, -0.10, 1.00, -0.15, -0.20],
-        [0.60, 0.50, 0.45, 0.40, 0.50],
-        [-0.55, -0.60, -0.50, -0.60, -0.65],
+        [1.70, 0.85, 0.80, 0.75, 0.70, 0.65],
+        [0.90, 1.35, 0.80, 0.75, 0.75, 0.70],
+        [0.90, 0.85, 1.85, 0.75, 0.70, 0.65],
+        [1.75, 1.65, 1.60, 1.55, 1.65, 1.50],
+        [-0.10, -0.15, -0.20, -0.15, -0.25, -0.30],
+    )
+    focus: Floats = _array(  # (L, J): what all of them bid more for a campaign
+        [0.5, -0.4, 0.0, 0.2],
+        [-0.6, 0.5, 0.3, -0.3],
+        [0.6, 0.2, -0.5, -0.2],
+        [-0.2, -0.3, 0.5, 0.3],
+        [0.1, 0.5, -0.4, 0.3],
     )
     target: Floats = _array(  # (M, J): extra log bid by campaign; carelink is the rival on value segments
         [0.0, 0.0, 0.0, 0.0],
@@ -83,17 +93,19 @@ class Rivals:
         [0.0, 0.1, 0.0, -0.1],
         [0.0, 0.0, 0.1, 0.0],
         [-0.1, 0.0, 0.1, 0.0],
+        [0.1, 0.0, -0.1, 0.1],
     )
-    spread: Floats = _array(0.35, 0.40, 0.35, 0.45, 0.40)
-    shade: Floats = _array(0.0, -0.35, 0.0, 0.0, 0.0)  # log, in first-price auctions
+    spread: Floats = _array(0.30, 0.35, 0.30, 0.40, 0.35, 0.35)
+    shade: Floats = _array(0.0, -0.35, 0.0, 0.0, 0.0, 0.0)  # log, in first-price auctions
     drift: float = 0.05  # of all levels from day to day
     memory: float = 0.9  # the share of yesterday's drift that remains
-    response: Floats = _array(0.0, 0.0, 0.0, 0.0, 0.5)  # to our bid of the day before
+    response: Floats = _array(0.0, 0.0, 0.0, 0.0, 0.5, 0.0)  # to our bid of the day before
     pacing: Floats = _array(  # (M, 3): proportional, integral and derivative gain on the spend error
         [0.0, 0.0, 0.0],
         [0.0, 0.0, 0.0],
         [0.0, 0.0, 0.0],
         [0.30, 0.03, 0.05],
+        [0.0, 0.0, 0.0],
         [0.0, 0.0, 0.0],
     )
 
@@ -104,8 +116,8 @@ class HiddenMarket:
 
     segments: tuple[str, ...] = ("crisis_parent", "researcher", "price_sensitive", "regular")
     share: Floats = _array(0.10, 0.22, 0.28, 0.40)
-    visits: Floats = _array(1.8, 2.4, 1.8, 1.5)  # clicks after the first
-    pages: Floats = _array(3.2, 4.5, 3.2, 2.8)  # page views after a session's first
+    visits: Floats = _array(4.0, 5.0, 4.2, 3.6)  # clicks after the first
+    pages: Floats = _array(2.0, 2.8, 2.0, 1.8)  # page views after a session's first
     topics: tuple[str, ...] = ("urgent", "research", "price", "general")
     topic_share: Floats = _array(
         [0.62, 0.14, 0.05, 0.19],
@@ -118,7 +130,7 @@ class HiddenMarket:
     interest: Floats = _array(0.55, 0.45, 0.25, 0.15)  # in behavioural health
     interest_weight: float = 8.0  # concentration of its Beta distribution
     interest_lift: float = 0.6  # relative conversion per unit of interest above the segment's mean
-    conversion: Floats = _array(0.16, 0.050, 0.055, 0.045)  # iOS, paid search, first visit
+    conversion: Floats = _array(0.30, 0.13, 0.14, 0.12)  # iOS, paid search, first visit
     value_share: float = 0.5  # of crisis parents
     value: Floats = _array(np.nan, 90.0, 45.0, 65.0)  # mean purchase; NaN: follows from `value_share`
     value_spread: Floats = _array(0.45, 0.40, 0.35, 0.40)
@@ -140,14 +152,20 @@ class HiddenMarket:
         [0.05, 0.20, 0.20, 0.25, 0.20, 0.10],
     )
     channel_factor: Floats = _array(1.0, 1.0, 0.75, 0.6, 0.9, 1.2)  # by campaign
+    creative_factor: Floats = _array(  # (K, creatives): how much more often a segment clicks
+        [0.7, 0.8, 1.9, 0.6],
+        [0.8, 1.7, 0.9, 0.6],
+        [0.7, 0.8, 0.7, 1.8],
+        [1.4, 0.9, 0.8, 0.9],
+    )
     visit_factor: Floats = _array(1.0, 1.25, 1.4)  # first, second, third or later click
     hour: Floats = _array(*(1.0 + 0.6 * np.sin((np.arange(24) - 9.0) * np.pi / 12.0)))
     weekday: Floats = _array(1.15, 1.1, 1.05, 1.0, 0.9, 0.85, 0.95)  # Monday first
     month: Floats = _array(1.15, 1.0, 0.95, 0.9, 0.85, 0.8, 0.75, 0.95, 1.15, 1.1, 1.2, 1.2)
-    week_mix: float = 0.5  # amplitude of the weekly shifts of the segment mix, log scale
+    week_mix: float = 0.7  # amplitude of the weekly shifts of the segment mix, log scale
     week_ios: float = 0.35
-    week_conversion: float = 0.25
-    week_value: float = 0.25
+    week_conversion: float = 0.5
+    week_value: float = 0.3
     week_delay: float = 0.35
     rivals: Rivals = Rivals()
 
@@ -181,7 +199,7 @@ class HiddenMarket:
             click_rate=jitter(base.campaigns.click_rate),
             fatigue=base.campaigns.fatigue * (0.7 + 0.6 * rng.random()),
         )
-        rivals = replace(base.rivals, level=base.rivals.level + 0.05 * rng.standard_normal((5, 5)))
+        rivals = replace(base.rivals, level=base.rivals.level + 0.05 * rng.standard_normal(base.rivals.level.shape))
         return replace(
             base,
             share=shares(base.share),
@@ -202,6 +220,21 @@ class HiddenMarket:
             campaigns=campaigns,
             rivals=rivals,
         )
+
+    def hour_factor(self, campaign: Ints, hour: Floats) -> Floats:
+        """Return the factor of conversion by campaign and hour of the day, 1 on average; unpaid campaigns have none."""
+        paid = len(self.campaigns.hour_value)
+        sine, cosine = self.campaigns.hour_value[np.minimum(campaign, paid - 1)].T
+        angle = hour * np.pi / 12.0
+        effect = np.exp(sine * np.sin(angle) + cosine * np.cos(angle))
+        return np.where(campaign < paid, effect / self._mean_hour_factor[np.minimum(campaign, paid - 1)], 1.0)
+
+    @cached_property
+    def _mean_hour_factor(self) -> Floats:
+        """Shape (paid campaigns,): the mean effect of hours over the clicks of a day, which fall by `hour`."""
+        angle = (np.arange(24) + 0.5) * np.pi / 12.0
+        waves = np.exp(self.campaigns.hour_value @ np.stack([np.sin(angle), np.cos(angle)]))
+        return np.asarray(waves @ self.hour / self.hour.sum())
 
     def segment_conversion(self) -> Floats:
         """Return conversions per click (K,), over each segment's own devices, campaigns and visits."""

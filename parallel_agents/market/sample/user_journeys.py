@@ -139,7 +139,8 @@ def draw_journeys(market: HiddenMarket, *, users: int, first_day: str, days: int
     time = _draw_moments(calendar, segment[user] * 2 + (device[user] == 0), rng)
     time = time[np.lexsort((time, user))]
     campaign = _draw_categories(market.campaign_share[segment[user]], rng)
-    creative = rng.integers(0, len(market.campaigns.creatives), len(user))
+    preferred = market.creative_factor * market.campaigns.click_rate
+    creative = _draw_categories((preferred / preferred.sum(axis=1, keepdims=True))[segment[user]], rng)
 
     bought_click, bought_time, bought_value = _draw_purchases(
         market, calendar, segment[user], device[user], interest[user], user, time, campaign, rng
@@ -211,6 +212,7 @@ def _draw_purchases(
         * market.device_factor[device]
         * market.visit_factor[visit]
         * calendar.conversion[week]
+        * market.hour_factor(campaign, (time - calendar.start) / HOUR)
         * np.maximum(0.0, 1.0 + market.interest_lift * (interest - market.interest[segment]))
     )
     delay = market.delay_hours[segment] * np.exp(calendar.delay[week]) * rng.weibull(market.delay_shape[segment])

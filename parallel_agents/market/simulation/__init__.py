@@ -3,8 +3,7 @@
 world_arrays    worlds as arrays: constants, state, results
 auction         random numbers, ranking, price of a click
 journeys        clicks, delayed purchases, attribution
-full_fidelity   one step with individual users and rivals that react
-fast_fidelity   one step with prices from a table
+step            one step of many worlds, compiled
 market_worlds   `MarketWorlds`: observations, steps, threads
 """
 

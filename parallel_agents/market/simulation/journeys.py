@@ -77,6 +77,8 @@ def click(p: Parameters, s: State, o: Outcome, c: Click, rule: int) -> None:
     if s.due[user] >= 0:
         o.superseded[w, 0] += 1.0
         o.superseded[w, 1] += s.value[user]
+        last = int(s.touch[user, int(s.touches[user]) - 1]) // p.mechanism.shape[1]
+        _count_caused(p, o, last, w, user, -1.0, -s.value[user])
         _remove_pending(s, w, user, steps)
     _remember_click(s, user, c.bidder * p.mechanism.shape[1] + c.campaign)
     visit = min(s.visits[user], 2)
@@ -85,15 +87,25 @@ def click(p: Parameters, s: State, o: Outcome, c: Click, rule: int) -> None:
     k = p.user_segment[user]
     lift = 1.0 + p.interest_lift[w] * (p.user_interest[user] - p.interest[w, k])
     rate = p.base[w, k] * p.channel_factor[w, c.campaign] * p.device_factor[w, p.user_device[user]]
-    rate *= p.visit_factor[w, visit]
+    rate *= p.visit_factor[w, visit] * p.hour_factor[w, c.step, c.campaign]
     if c.converts >= rate * max(lift, 0.0):
         return
     delay, value = schedule_purchase(p, o, w, k, c.delay, c.value)
     s.value[user] = value
+    _count_caused(p, o, c.bidder, w, user, 1.0, value)
     if delay < 1.0:
         _credit(p, s, o, w, user, rule)
     else:
         _add_pending(s, w, user, min(c.step + int(delay), steps), steps)
+
+
+@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+def _count_caused(p: Parameters, o: Outcome, n: int, w: int, user: int, number: float, value: float) -> None:
+    """Count a purchase in the step whose click causes it, or, with negative numbers, one that a click prevents."""
+    o.caused[n, w, 0] += number
+    o.caused[n, w, 1] += value
+    if p.user_segment[user] == p.crisis[w]:
+        o.caused[n, w, 2] += value
 
 
 @njit(cache=True, nogil=True, inline="always")  # type: ignore[untyped-decorator]
@@ -118,6 +130,15 @@ def deliver(p: Parameters, s: State, o: Outcome, w: int, t: int, rule: int) -> N
 
 
 @njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+def deliver_rest(p: Parameters, s: State, o: Outcome, w: int, rule: int) -> None:
+    """Credit every purchase of world w that is still on its way: the episode ends, the customers still come."""
+    for user in range(p.first[w], p.first[w + 1]):
+        if s.due[user] >= 0:
+            _credit(p, s, o, w, user, rule)
+    s.head[w] = -1
+
+
+@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
 def _credit(p: Parameters, s: State, o: Outcome, w: int, user: int, rule: int) -> None:
     """Divide the value of a user's purchase among the clicks of the journey, and end the journey."""
     campaigns = p.mechanism.shape[1]
@@ -129,7 +150,8 @@ def _credit(p: Parameters, s: State, o: Outcome, w: int, user: int, rule: int) -
         o.credits[n, w, j] += shares[i] * value
         if p.user_segment[user] == p.crisis[w]:
             o.crisis_credits[n, w] += shares[i] * value
-    o.conversions[int(s.touch[user, touches - 1]) // campaigns, w] += 1.0
+    n, j = divmod(int(s.touch[user, touches - 1]), campaigns)
+    o.conversions[n, w, j] += 1.0
     o.delivered[w, 0] += 1.0
     o.delivered[w, 1] += value
     s.touches[user] = np.uint8(0)

@@ -14,7 +14,7 @@ import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -22,15 +22,15 @@ from numpy.typing import ArrayLike, NDArray
 from parallel_agents.core.compiled import njit
 from parallel_agents.core.errors import ActionError, ConfigError, RunError, ShapeError
 from parallel_agents.core.seeding import Purpose, key
-from parallel_agents.market.simulation.fast_fidelity import market_prices, step_fast
-from parallel_agents.market.simulation.full_fidelity import StepInputs, reset_state, step_full
 from parallel_agents.market.simulation.journeys import Attribution
+from parallel_agents.market.simulation.step import StepInputs, reset_state, step_worlds
 from parallel_agents.market.simulation.world_arrays import (
     Outcome,
     Parameters,
     State,
     empty_outcome,
     empty_state,
+    episode_goals,
     stack_worlds,
 )
 from parallel_agents.market.world_types import World
@@ -39,58 +39,67 @@ Floats = NDArray[np.float64]
 
 _MAX_AUCTIONS = 2**27  # of a step: the addresses of random numbers have room for as many
 _MAX_OFFERS = 2**12  # bidders × campaigns
-_AUCTIONS_PER_THREAD = {"full": 4_000, "fast": 200_000}  # take about 1 ms; waking a thread takes about 0.1 ms
+_AUCTIONS_PER_THREAD = 1_000  # take about 0.25 ms; waking a thread takes about 0.1 ms
 _COMMON = (
-    "progress", "hour_sin", "hour_cos", "week_sin", "week_cos", "volume", "budget_left", "ahead_of_pace",
-    "win_rate", "click_rate", "log_clicks", "log_conversions", "return_on_cost", "step_credit", "step_cost",
+    "progress", "hour_sin", "hour_cos", "week_sin", "week_cos", "volume", "log_budget", "log_target", "budget_left",
+    "ahead_of_pace", "cost_over_target", "win_rate", "click_rate", "log_clicks", "log_conversions", "return_on_cost",
+    "step_credit", "step_cost",
 )  # fmt: skip
+_PER_CAMPAIGN = ("last_bid", "win_rate", "price", "log_clicks", "log_conversions")
+_PER_CREATIVE = ("freshness", "click_rate")
 
 
 class MarketWorlds:
-    """N bidders in W worlds, each with its own budget in each world, for episodes of `steps` steps.
+    """N bidders in W worlds, each with its own budget in each world, for episodes of `steps` decisions.
 
-    budget: per bidder, world and episode; None takes what is usually spent, according to the data.
-    fidelity: "fast" leaves out individual users, further slots and the rivals' reactions.
-    threads: None takes as many as have enough work.
+    decisions_per_day: how often bids can change. 48 steps at 24 decisions a day are two days.
+    auctions_per_step: mean number of auctions; None: as many as the data show, for the users of each world.
+    budget, target: of every episode, for each bidder and world, or (W,); None: drawn for each episode, log-uniformly
+        from the range of the data. The target is a cost per acquisition.
+    threads: None takes one per core, if there is enough work.
     """
 
     def __init__(
         self,
         worlds: Sequence[World],
         bidders: int = 1,
-        steps: int = 50,
-        auctions_per_step: float = 20,
+        steps: int = 48,
         *,
+        decisions_per_day: int = 24,
+        auctions_per_step: float | None = None,
         budget: float | Floats | None = None,
+        target: float | Floats | None = None,
         attribution: Literal["last_click", "position", "linear"] = "last_click",
-        fidelity: Literal["full", "fast"] = "full",
         threads: int | None = None,
         seed: int = 0,
     ) -> None:
-        for name, value in (("bidders", bidders), ("steps", steps)):
+        for name, value in (("bidders", bidders), ("steps", steps), ("decisions_per_day", decisions_per_day)):
             if value < 1:
                 raise ConfigError(f"{name} {value} is too few: give at least 1")
-        if not 0 < auctions_per_step < _MAX_AUCTIONS:
+        if auctions_per_step is not None and not 0 < auctions_per_step < _MAX_AUCTIONS:
             raise ConfigError(f"auctions_per_step {auctions_per_step} is out of range: give 1 to {_MAX_AUCTIONS}")
-        if fidelity not in ("full", "fast"):
-            raise ConfigError(f"fidelity {fidelity!r} is unknown: give 'full' or 'fast'")
         if attribution.upper() not in Attribution.__members__:
             raise ConfigError(f"attribution {attribution!r} is unknown: give last_click, position or linear")
         if threads is not None and threads < 1:
             raise ConfigError(f"threads {threads} is too few: give at least 1, or None for one per core")
         self.worlds = tuple(worlds)
         self.parameters = p = stack_worlds(
-            self.worlds, steps=steps, auctions_per_step=auctions_per_step, budget=budget, seed=seed
+            self.worlds,
+            steps=steps,
+            decisions_per_day=decisions_per_day,
+            auctions_per_step=auctions_per_step,
+            seed=seed,
         )
+        self.budget, self.target, self._seed = budget, target, seed
+        self._draw_goals(0)
         if bidders * self.campaigns > _MAX_OFFERS:
             raise ConfigError(
                 f"{bidders} bidders in {self.campaigns} campaigns are too many: at most {_MAX_OFFERS} bids"
             )
-        self.bidders, self.steps, self.fidelity = bidders, steps, fidelity
+        self.bidders, self.steps = bidders, steps
         self.state = empty_state(p, bidders)
         self.last, self.total = empty_outcome(p, bidders), empty_outcome(p, bidders)
         self.names = _observation_names(self.worlds[0].campaigns, self.worlds[0].creatives)
-        self._prices = market_prices(p, bidders) if fidelity == "fast" else None
         self._rule = int(Attribution[attribution.upper()])
         self._keys = np.array(key(seed, Purpose.WORLD), np.uint64)
         self._epoch, self._step = 0, steps
@@ -101,7 +110,7 @@ class MarketWorlds:
     def _useful_threads(self) -> int:
         """Return how many threads have enough work in a step to be worth waking; at most one per core."""
         auctions = self.bidders * float(self.parameters.auctions.mean(axis=1).sum())
-        return max(1, min(os.cpu_count() or 1, int(auctions / _AUCTIONS_PER_THREAD[self.fidelity])))
+        return max(1, min(os.cpu_count() or 1, int(auctions / _AUCTIONS_PER_THREAD)))
 
     @property
     def campaigns(self) -> int:
@@ -118,6 +127,11 @@ class MarketWorlds:
         """Whether the episode is over."""
         return self._step >= self.steps
 
+    @property
+    def step_number(self) -> int:
+        """How many steps of the episode are done."""
+        return self._step
+
     def reset(self, epoch: int) -> NDArray[np.float32]:
         """Begin an episode and return the first observations; the same epoch always has the same random numbers."""
         if epoch < 0:
@@ -125,10 +139,16 @@ class MarketWorlds:
         reset_state(self.state)
         for array in (*self.last, *self.total):
             array[...] = 0.0
-        if self._prices is not None:
-            self._prices.due[...] = 0.0
+        self._draw_goals(epoch)
         self._epoch, self._step = epoch, 0
         return self.observe()
+
+    def _draw_goals(self, epoch: int) -> None:
+        """Set the budgets and targets of an episode."""
+        p = self.parameters
+        p.budget[:], p.target[:] = episode_goals(
+            self.worlds, p, budget=self.budget, target=self.target, seed=self._seed, epoch=epoch
+        )
 
     def observe(self) -> NDArray[np.float32]:
         """Return the observations (N, W, features), whose entries are named by `names`."""
@@ -136,12 +156,11 @@ class MarketWorlds:
         _observe(self.parameters, self.state, self.last, self.total, self._step, out)
         return out
 
-    def step(self, bids: ArrayLike, creative: ArrayLike | None = None, pacing: ArrayLike | None = None) -> Floats:
-        """Compute one step of every world and return the rewards (N, W): credited value less cost.
+    def step(self, bids: ArrayLike, creative: ArrayLike | None = None) -> Floats:
+        """Compute one step of every world and return the profit (N, W): the value that its clicks lead to, less cost.
 
         bids: (N, W, J) per click; 0 stays out of the auctions.
         creative: (N, W) which one is shown.
-        pacing: (N, W) share of the auctions to take part in.
         """
         if self.done:
             raise RunError("the episode is over: call reset before the next step")
@@ -155,8 +174,7 @@ class MarketWorlds:
             raise ActionError("bids must be finite and 0 or more: 0 stays out of an auction")
         x = StepInputs(
             bids=offers,
-            creative=_checked("creative", creative, shape, np.int64, self.creatives - 1),
-            pacing=_checked("pacing", 1.0 if pacing is None else pacing, shape, np.float64, 1),
+            creative=_checked_creative(creative, shape, self.creatives - 1),
             keys=self._keys,
             epoch=self._epoch,
             step=self._step,
@@ -164,15 +182,21 @@ class MarketWorlds:
         )
         for array in self.last:
             array[...] = 0.0
-        p, s, o, prices = self.parameters, self.state, self.last, self._prices
-        if prices is None:
-            self._run_slices(lambda low, high: step_full(p, s, o, x, low, high))
-        else:
-            self._run_slices(lambda low, high: step_fast(p, prices, s, o, x, low, high))
+        p, s, o = self.parameters, self.state, self.last
+        self._run_slices(lambda low, high: step_worlds(p, s, o, x, low, high))
         for sum_, part in zip(self.total, self.last, strict=True):
             sum_ += part
         self._step += 1
-        return np.asarray(self.last.credits.sum(axis=2) - self.last.cost.sum(axis=2))
+        return np.asarray(self.last.caused[:, :, 1] - self.last.cost.sum(axis=2))
+
+    def score(self) -> Floats:
+        """Return the score (N, W) of the episode so far: acquisitions × min(1, (target / cost of one)²).
+
+        Acquisitions are those that the clicks so far lead to, those on their way included.
+        """
+        bought = np.maximum(self.total.caused[:, :, 0], 0.0)
+        aimed_at = self.parameters.target * bought / np.maximum(self.total.cost.sum(axis=2), 1e-12)
+        return np.asarray(bought * np.minimum(1.0, aimed_at) ** 2)
 
     def info(self, *, episode: bool = False) -> dict[str, NDArray[np.generic]]:
         """Return the results of the last step, or of the episode so far, as arrays (N, W) and (W,)."""
@@ -184,7 +208,8 @@ class MarketWorlds:
             "credits": o.credits,
             "impressions": o.impressions.sum(axis=2),
             "clicks": o.clicks.sum(axis=2),
-            "conversions": o.conversions,
+            "conversions": o.conversions.sum(axis=2),
+            "score": self.score(),
             "auctions": o.auctions.sum(axis=1),
             "crisis_auctions": o.crisis_auctions,
             "scheduled": o.scheduled,
@@ -219,22 +244,22 @@ class MarketWorlds:
                 future.result()
 
 
-def _checked(name: str, values: ArrayLike | None, shape: tuple[int, int], dtype: type, high: float) -> NDArray[Any]:
-    """Return values between 0 and `high` as an array (N, W), 0 where none are given."""
+def _checked_creative(values: ArrayLike | None, shape: tuple[int, int], last: int) -> NDArray[np.int64]:
+    """Return the creatives (N, W), the first one where none are given."""
     raw = np.asarray(0 if values is None else values)
-    if dtype is np.int64 and raw.dtype.kind not in "iu":
-        raise ActionError(f"{name} must be whole numbers: found {raw.dtype}")
+    if raw.dtype.kind not in "iu":
+        raise ActionError(f"creative must be whole numbers: found {raw.dtype}")
     if raw.shape not in ((), shape):
-        raise ShapeError(f"{name} has shape {raw.shape}: {shape} is needed (bidders, worlds)")
-    if not ((raw >= 0) & (raw <= high)).all():
-        raise ActionError(f"{name} must lie between 0 and {high}: found {raw.min()} to {raw.max()}")
-    return np.array(np.broadcast_to(raw, shape), dtype, order="C")
+        raise ShapeError(f"creative has shape {raw.shape}: {shape} is needed (bidders, worlds)")
+    if not ((raw >= 0) & (raw <= last)).all():
+        raise ActionError(f"creative must lie between 0 and {last}: found {raw.min()} to {raw.max()}")
+    return np.array(np.broadcast_to(raw, shape), np.int64, order="C")
 
 
 def _observation_names(campaigns: tuple[str, ...], creatives: tuple[str, ...]) -> tuple[str, ...]:
     """Return the names of an observation's entries, in order."""
-    per_campaign = [f"{figure}:{c}" for c in campaigns for figure in ("win_rate", "price")]
-    return (*_COMMON, *per_campaign, *(f"freshness:{c}" for c in creatives))
+    per_campaign = [f"{figure}:{c}" for c in campaigns for figure in _PER_CAMPAIGN]
+    return (*_COMMON, *per_campaign, *(f"{figure}:{c}" for c in creatives for figure in _PER_CREATIVE))
 
 
 @njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
@@ -246,34 +271,43 @@ def _ratio(top: float, bottom: float) -> float:
 def _observe(p: Parameters, s: State, last: Outcome, total: Outcome, t: int, out: NDArray[np.float32]) -> None:
     """Write the observations (N, W, features) before step t into `out`."""
     bidders, worlds, _ = out.shape
-    steps, campaigns, first = p.auctions.shape[1], p.mechanism.shape[1], len(_COMMON)
+    steps, campaigns = p.auctions.shape[1], p.mechanism.shape[1]
     now = min(t, steps - 1)
     for w in range(worlds):
-        mean = p.auctions[w].mean()
+        expected = p.auctions[w].sum()
         hour = p.hour[w, now]
         day, week = 2.0 * math.pi * hour / 24.0, 2.0 * math.pi * hour / 168.0
         held = last.auctions[w].sum()
         for n in range(bidders):
             row = out[n, w]
-            budget, spent = p.budget[w], s.spent[n, w]
-            clicks, cost = total.clicks[n, w].sum(), total.cost[n, w].sum()
+            budget, target, spent = p.budget[w], p.target[w], s.spent[n, w]
             impressions, credit = last.impressions[n, w].sum(), total.credits[n, w].sum()
+            bought = total.conversions[n, w].sum()
             row[0] = t / steps
             row[1], row[2] = math.sin(day), math.cos(day)
             row[3], row[4] = math.sin(week), math.cos(week)
-            row[5] = p.auctions[w, now] / mean
-            row[6] = 1.0 - spent / budget
-            row[7] = spent / budget - t / steps
-            row[8] = _ratio(impressions, held)
-            row[9] = _ratio(last.clicks[n, w].sum(), impressions)
-            row[10] = math.log1p(clicks)
-            row[11] = math.log1p(total.conversions[n, w])
-            row[12] = math.log1p(_ratio(credit, cost))
-            row[13] = math.log1p(steps * last.credits[n, w].sum() / budget)
-            row[14] = steps * last.cost[n, w].sum() / budget
+            row[5] = p.auctions[w, now] * steps / expected
+            row[6], row[7] = math.log(budget / expected), math.log(target)
+            row[8] = 1.0 - spent / budget
+            row[9] = spent / budget - t / steps
+            row[10] = math.log((1.0 + spent / target) / (1.0 + bought))
+            row[11] = _ratio(impressions, held)
+            row[12] = _ratio(last.clicks[n, w].sum(), impressions)
+            row[13] = math.log1p(total.clicks[n, w].sum())
+            row[14] = math.log1p(bought)
+            row[15] = math.log1p(_ratio(credit, spent))
+            row[16] = math.log1p(steps * last.credits[n, w].sum() / budget)
+            row[17] = steps * last.cost[n, w].sum() / budget
+            place = 18
             for j in range(campaigns):
-                row[first + 2 * j] = _ratio(last.impressions[n, w, j], last.auctions[w, j])
+                row[place] = s.alpha[n, w, j]
+                row[place + 1] = _ratio(last.impressions[n, w, j], last.auctions[w, j])
                 price = _ratio(total.cost[n, w, j], total.clicks[n, w, j])
-                row[first + 2 * j + 1] = price / math.exp(p.usual_bid[w, j])
+                row[place + 2] = price / p.predicted_value[w, j]
+                row[place + 3] = math.log1p(total.clicks[n, w, j])
+                row[place + 4] = math.log1p(total.conversions[n, w, j])
+                place += 5
             for c in range(p.click_rate.shape[1]):
-                row[first + 2 * campaigns + c] = math.exp(-p.fatigue[w] * s.shown[n, w, c])
+                row[place] = math.exp(-p.fatigue[w] * s.shown[n, w, c])
+                row[place + 1] = _ratio(s.clicked[n, w, c], s.shown[n, w, c])
+                place += 2

@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from parallel_agents.core.errors import ConfigError, NonFiniteError
-from parallel_agents.core.seeding import Purpose, generator
-from parallel_agents.market.world_types import Part, World
+from parallel_agents.core.seeding import Purpose, generator, uniforms
+from parallel_agents.market.world_types import Part, TimeWindow, World
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -27,8 +27,8 @@ _HOURS_PER_DAY = 24.0
 _COPIED = {
     "users": ("interest",),
     "competitors": ("participation", "level", "spread", "shade", "response", "pacing"),
-    "market_state": ("channel_factor",),
-    "creative_variance": ("click_rate", "position"),
+    "market_state": ("channel_factor", "predicted_value"),
+    "creative_variance": ("click_rate", "segment_factor", "position"),
     "conversion_dynamics": (
         "base", "device_factor", "visit_factor", "interest_lift",
         "value_log_mean", "value_log_spread", "delay_hours", "delay_shape",
@@ -38,17 +38,17 @@ _SAME_NAMES = ("segments", "devices", "campaigns", "creatives", "rivals")  # equ
 _POSITIVE = {
     "users": ("share", "activity"),
     "competitors": ("spread",),
-    "market_state": ("usual_bid",),
-    "time_period": ("volume", "hours"),
-    "auction_pressure": ("volume", "spend"),
+    "market_state": ("usual_bid", "predicted_value"),
+    "time_period": ("volume",),
+    "auction_pressure": ("auctions", "volume", "budget", "target"),
     "conversion_dynamics": ("value_log_spread", "delay_hours", "delay_shape"),
 }
 _NOT_NEGATIVE = {
     "users": ("device", "interest"),
     "market_state": ("reserve", "campaign_share", "channel_factor", "volatility"),
     "competitors": ("participation",),
-    "creative_variance": ("click_rate", "fatigue", "position"),
-    "conversion_dynamics": ("base", "device_factor", "visit_factor"),
+    "creative_variance": ("click_rate", "segment_factor", "fatigue", "position"),
+    "conversion_dynamics": ("base", "hour_factor", "device_factor", "visit_factor"),
 }
 
 
@@ -74,12 +74,15 @@ class Parameters(NamedTuple):
     campaign_edge: Floats  # (W, K, J) cumulative
     channel_factor: Floats  # (W, J)
     usual_bid: Floats  # (W, J) log bid
+    predicted_value: Floats  # (W, J) of a click
+    hour_price: Floats  # (W, T, J) shift of the rivals' log bids
+    hour_factor: Floats  # (W, T, J) of conversion
     volatility: Floats  # (W,) per step
     auctions: Floats  # (W, T) expected number in a step
     hour: Floats  # (W, T) hour of the week
-    day_steps: Ints  # (W,)
     hours_per_step: Floats  # (W,)
     click_rate: Floats  # (W, C)
+    segment_factor: Floats  # (W, K, C) of the click rate
     fatigue: Floats  # (W,) per impression
     position: Floats  # (W, S)
     base: Floats  # (W, K)
@@ -92,7 +95,8 @@ class Parameters(NamedTuple):
     delay_hours: Floats
     delay_shape: Floats
     crisis: Ints  # (W,) segment of the crisis parents, -1 where there is none
-    budget: Floats  # (W,)
+    budget: Floats  # (W,) of the current episode
+    target: Floats  # (W,) cost of an acquisition to aim at, of the current episode
     normal: Floats  # quantiles of the standard normal distribution at equal steps
 
 
@@ -101,14 +105,17 @@ class State(NamedTuple):
 
     spent: Floats  # (N, W)
     shown: Floats  # (N, W, C) impressions by creative
+    clicked: Floats  # (N, W, C) clicks by creative
+    alpha: Floats  # (N, W, J) log of the last bid over the predicted value, 0 before the first
     drift: Floats  # (W,) common change of the rivals' log bids
     shift: Floats  # (W, M) change of a rival's log bid: response and pacing
-    day_spend: Floats  # (W, M)
-    mean_spend: Floats
-    total_error: Floats
+    step_spend: Floats  # (W, M) of the current step
+    recent_spend: Floats  # (W, M) per auction, exponential mean over about a day
+    mean_spend: Floats  # (W, M) per auction, since the beginning
+    total_error: Floats  # (W, M) in days
     last_error: Floats
-    day_bid: Floats  # (W, 2) sum and number of our log bids, relative to the usual bid
-    days: Ints  # (W,)
+    recent_bid: Floats  # (W,) our log bids relative to the usual ones, exponential mean over about a day
+    held: Floats  # (W,) auctions so far
     visits: NDArray[np.uint8]  # (users,) clicks so far, at most 255
     touches: NDArray[np.uint8]  # (users,) clicks of the current journey
     touch: NDArray[np.int16]  # (users, MAX_TOUCHES) bidder · J + campaign
@@ -128,7 +135,8 @@ class Outcome(NamedTuple):
     cost: Floats  # (N, W, J)
     credits: Floats  # (N, W, J) purchase value attributed to the bidder
     crisis_credits: Floats  # (N, W) the part of it from crisis parents
-    conversions: Floats  # (N, W) by last click
+    conversions: Floats  # (N, W, J) by last click
+    caused: Floats  # (N, W, 3) purchases that clicks of this step lead to: number, value, value from crisis parents
     scheduled: Floats  # (W, 2) number and value of purchases that were scheduled
     superseded: Floats  # (W, 2) of those replaced because of a newer click
     delivered: Floats  # (W, 2) of those that arrived
@@ -136,15 +144,18 @@ class Outcome(NamedTuple):
 
 
 def stack_worlds(
-    worlds: Sequence[World], *, steps: int, auctions_per_step: float, budget: float | Floats | None, seed: int
+    worlds: Sequence[World], *, steps: int, decisions_per_day: int, auctions_per_step: float | None, seed: int
 ) -> Parameters:
     """Return the parameters of checked worlds; the population of each is drawn here, from the world's own stream."""
     _check_worlds(worlds)
-    drawn = [_Population(world, steps, auctions_per_step, seed) for world in worlds]
+    step_hours = _HOURS_PER_DAY / decisions_per_day
+    drawn = [_Population(world, steps, step_hours, auctions_per_step, seed) for world in worlds]
     reserve, share, usual_bid, volatility = (
         _stacked(worlds, "market_state", name) for name in ("reserve", "campaign_share", "usual_bid", "volatility")
     )
-    step_hours = np.array([p.step_hours for p in drawn])
+    hour = np.array([p.hour for p in drawn])
+    of_day = (hour % _HOURS_PER_DAY).astype(np.int64)
+    row = np.arange(len(worlds))[:, None]
     copied = {name: _stacked(worlds, part, name) for part, names in _COPIED.items() for name in names}
     return Parameters(
         world=np.array([w.index for w in worlds], np.uint64),
@@ -159,14 +170,16 @@ def stack_worlds(
         reserve=np.log(np.maximum(reserve, 1e-12)),
         campaign_edge=np.cumsum(share, axis=2),
         usual_bid=np.log(usual_bid),
+        hour_price=_stacked(worlds, "market_state", "hour_price")[row, of_day],
+        hour_factor=_stacked(worlds, "conversion_dynamics", "hour_factor")[row, of_day],
         volatility=volatility * np.sqrt(step_hours / _HOURS_PER_DAY),
         auctions=np.array([p.auctions for p in drawn]),
-        hour=np.array([p.hour for p in drawn]),
-        day_steps=np.array([max(1, round(_HOURS_PER_DAY / hours)) for hours in step_hours.tolist()]),
-        hours_per_step=step_hours,
+        hour=hour,
+        hours_per_step=np.full(len(worlds), step_hours),
         fatigue=_stacked(worlds, "creative_variance", "fatigue") / np.array([w.users.count for w in worlds]),
         crisis=np.array([w.crisis for w in worlds]),
-        budget=_budgets(worlds, drawn, budget),
+        budget=np.ones(len(worlds)),
+        target=np.ones(len(worlds)),
         normal=_normal_table(),
         **copied,
     )
@@ -180,8 +193,8 @@ def _stacked(worlds: Sequence[World], part: str, name: str) -> Floats:
 class _Population:
     """The users of one world, and the hours and numbers of auctions of its steps."""
 
-    def __init__(self, world: World, steps: int, auctions_per_step: float, seed: int) -> None:
-        users, period = world.users, world.time_period
+    def __init__(self, world: World, steps: int, step_hours: float, auctions_per_step: float | None, seed: int) -> None:
+        users, period, pressure = world.users, world.time_period, world.auction_pressure
         rng = generator(seed, Purpose.WORLD, agent=len(Part) + 1, world=world.index)
         segment = np.searchsorted(np.cumsum(users.share)[:-1], rng.random(users.count), side="right")
         self.segment = np.sort(segment)
@@ -196,29 +209,44 @@ class _Population:
         activity = np.cumsum(counts * users.activity)
         self.segment_edge = activity / activity[-1]  # exactly 1 from the last segment that has users
 
-        self.step_hours = period.hours / steps
-        self.hour = (period.start + self.step_hours * (np.arange(steps) + 0.5)) % len(period.volume)
-        self.auctions = auctions_per_step * world.auction_pressure.volume * _mean_volume(world, steps)
+        self.hour = (period.start + step_hours * (np.arange(steps) + 0.5)) % len(period.volume)
+        usual = pressure.auctions * users.count * step_hours / _HOURS_PER_DAY
+        base = usual if auctions_per_step is None else auctions_per_step
+        self.auctions = base * pressure.volume * _mean_volume(period, steps, step_hours)
 
 
-def _mean_volume(world: World, steps: int) -> Floats:
+def _mean_volume(period: TimeWindow, steps: int, step_hours: float) -> Floats:
     """Return the mean volume (steps,) of the hours that each step covers."""
-    period = world.time_period
-    total = np.concatenate([[0.0], np.cumsum(np.tile(period.volume, 2 + int(period.hours) // len(period.volume)))])
-    edges = period.start + period.hours * np.arange(steps + 1) / steps
+    week = len(period.volume)
+    total = np.concatenate([[0.0], np.cumsum(np.tile(period.volume, 2 + int(steps * step_hours) // week))])
+    edges = period.start + step_hours * np.arange(steps + 1)
     below = np.floor(edges).astype(np.int64)
-    area = total[below] + (edges - below) * (total[below + 1] - total[below])
-    return np.asarray(np.diff(area) * steps / period.hours)
+    area = total[below] + (edges - below) * (total[np.minimum(below + 1, len(total) - 1)] - total[below])
+    return np.asarray(np.diff(area) / step_hours)
 
 
-def _budgets(worlds: Sequence[World], drawn: Sequence[_Population], budget: float | Floats | None) -> Floats:
-    """Return the budgets (W,): the given ones, or what is usually spent on as many auctions."""
-    if budget is None:
-        return np.array([w.auction_pressure.spend * p.auctions.sum() for w, p in zip(worlds, drawn, strict=True)])
-    budgets = np.broadcast_to(np.asarray(budget, np.float64), len(worlds)).copy()
-    if not (budgets > 0).all() or not np.isfinite(budgets).all():
-        raise ConfigError(f"budget {float(budgets.min())} is not positive and finite: give an amount above 0")
-    return budgets
+def episode_goals(
+    worlds: Sequence[World], p: Parameters, *, budget: float | Floats | None, target: float | Floats | None,
+    seed: int, epoch: int,
+) -> tuple[Floats, Floats]:  # fmt: skip
+    """Return budgets (W,) and targets (W,) of an episode: the given ones, or drawn log-uniformly from the data's range.
+
+    A budget is drawn per expected auction.
+    """
+    indices = [world.index for world in worlds]
+    u = uniforms([seed], Purpose.WORLD, [len(Part) + 2], indices, epoch=epoch, turns=1, slots=2)[0, 0]
+    ranges = {name: np.log(_stacked(worlds, "auction_pressure", name)) for name in ("budget", "target")}
+    drawn = {
+        name: np.exp(low + u[:, i] * (high - low))
+        for i, (name, (low, high)) in enumerate((n, r.T) for n, r in ranges.items())
+    }
+    drawn["budget"] = drawn["budget"] * p.auctions.sum(axis=1)
+    for name, given in (("budget", budget), ("target", target)):
+        if given is not None:
+            drawn[name] = np.broadcast_to(np.asarray(given, np.float64), len(worlds))
+            if not (drawn[name] > 0).all() or not np.isfinite(drawn[name]).all():
+                raise ConfigError(f"{name} {float(drawn[name].min())} is not positive and finite: give one above 0")
+    return drawn["budget"], drawn["target"]
 
 
 def _normal_table() -> Floats:
@@ -258,17 +286,22 @@ def empty_state(p: Parameters, bidders: int) -> State:
     worlds, rivals = p.participation.shape
     users, steps = int(p.first[-1]), p.auctions.shape[1]
 
+    per_bidder, per_rival = (bidders, worlds), (worlds, rivals)
+    creatives, campaigns = p.click_rate.shape[1], p.mechanism.shape[1]
     return State(
-        spent=np.zeros((bidders, worlds)),
-        shown=np.zeros((bidders, worlds, p.click_rate.shape[1])),
+        spent=np.zeros(per_bidder),
+        shown=np.zeros((*per_bidder, creatives)),
+        clicked=np.zeros((*per_bidder, creatives)),
+        alpha=np.zeros((*per_bidder, campaigns)),
         drift=np.zeros(worlds),
-        shift=np.zeros((worlds, rivals)),
-        day_spend=np.zeros((worlds, rivals)),
-        mean_spend=np.zeros((worlds, rivals)),
-        total_error=np.zeros((worlds, rivals)),
-        last_error=np.zeros((worlds, rivals)),
-        day_bid=np.zeros((worlds, 2)),
-        days=np.zeros(worlds, np.int64),
+        shift=np.zeros(per_rival),
+        step_spend=np.zeros(per_rival),
+        recent_spend=np.zeros(per_rival),
+        mean_spend=np.zeros(per_rival),
+        total_error=np.zeros(per_rival),
+        last_error=np.zeros(per_rival),
+        recent_bid=np.zeros(worlds),
+        held=np.zeros(worlds),
         visits=np.zeros(users, np.uint8),
         touches=np.zeros(users, np.uint8),
         touch=np.zeros((users, MAX_TOUCHES), np.int16),
@@ -283,8 +316,7 @@ def empty_state(p: Parameters, bidders: int) -> State:
 def empty_outcome(p: Parameters, bidders: int) -> Outcome:
     """Return the outcome of no step: zeros."""
     worlds, campaigns = p.mechanism.shape
-    per_bidder, per_world = (bidders, worlds), (worlds, 2)
     shapes: dict[str, tuple[int, ...]] = {"auctions": (worlds, campaigns), "crisis_auctions": (worlds,)}
-    shapes |= dict.fromkeys(("crisis_credits", "conversions"), per_bidder)
-    shapes |= dict.fromkeys(("scheduled", "superseded", "delivered"), per_world)
+    shapes |= {"crisis_credits": (bidders, worlds), "caused": (bidders, worlds, 3)}
+    shapes |= dict.fromkeys(("scheduled", "superseded", "delivered"), (worlds, 2))
     return Outcome(*(np.zeros(shapes.get(name, (bidders, worlds, campaigns))) for name in Outcome._fields))

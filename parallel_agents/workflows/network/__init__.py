@@ -6,7 +6,7 @@ scenario ─► quirks ─► state ─► blue, red ─► observations ─► 
 
 from parallel_agents.workflows.network.network_worlds import NetworkWorlds
 from parallel_agents.workflows.network.quirks import VERSIONS, Quirks
-from parallel_agents.workflows.network.red import RED_AGENTS
+from parallel_agents.workflows.network.red import RED_AGENTS, RedAgent
 from parallel_agents.workflows.network.scenario import ACTION_NAMES, HOST_NAMES, action_id
 
-__all__ = ["ACTION_NAMES", "HOST_NAMES", "RED_AGENTS", "VERSIONS", "NetworkWorlds", "Quirks", "action_id"]
+__all__ = ["ACTION_NAMES", "HOST_NAMES", "RED_AGENTS", "VERSIONS", "NetworkWorlds", "Quirks", "RedAgent", "action_id"]

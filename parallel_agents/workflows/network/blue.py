@@ -6,7 +6,7 @@ import numpy as np
 
 from parallel_agents.core.compiled import njit
 from parallel_agents.workflows.network import scenario as sc
-from parallel_agents.workflows.network.state import FAILED, NO_HOST, SUCCEEDED, UNKNOWN, Record, has
+from parallel_agents.workflows.network.state import FAILED, NO_HOST, SUCCEEDED, UNKNOWN, Record, has, sessions
 
 _ALL_HOSTS = (1 << sc.N_HOSTS) - 1
 _WINDOWS = sum(1 << h for h, host in enumerate(sc.HOSTS) if host.windows)
@@ -23,7 +23,7 @@ def apply_blue_action(s: Record, rules: Record, action: int) -> tuple[int, int]:
 
     Both are needed later in the turn, to write blue's observation.
     """
-    s.blue_success = SUCCEEDED
+    s.blue_success, s.repaired = SUCCEEDED, NO_HOST
     if action < sc.FIRST_HOST_ACTION:
         if action == sc.SLEEP:
             s.blue_success = UNKNOWN
@@ -31,10 +31,14 @@ def apply_blue_action(s: Record, rules: Record, action: int) -> tuple[int, int]:
     block, h = divmod(action - sc.FIRST_HOST_ACTION, sc.N_HOSTS)
     if block == sc.ANALYSE:
         return NO_HOST, h if has(s.malware, h) else NO_HOST
-    if block == sc.REMOVE:
-        _remove(s, rules, h)
-    elif block == sc.RESTORE:
-        _restore(s, rules, h)
+    if block == sc.REMOVE or block == sc.RESTORE:
+        was_held = has(sessions(s), h)
+        if block == sc.REMOVE:
+            _remove(s, rules, h)
+        else:
+            _restore(s, rules, h)
+        if was_held and not has(sessions(s), h):
+            s.repaired = h
     elif place_decoy(s, rules, h, block - sc.FIRST_DECOY):
         return h, NO_HOST
     return NO_HOST, NO_HOST

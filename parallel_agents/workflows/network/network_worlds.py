@@ -11,6 +11,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -18,16 +19,26 @@ from numpy.typing import ArrayLike, NDArray
 from parallel_agents.core.errors import ActionError, ConfigError, ContractError, ShapeError
 from parallel_agents.core.seeding import Purpose, key
 from parallel_agents.workflows.network.quirks import Quirks, compile_rules, version_quirks
-from parallel_agents.workflows.network.red import RED_AGENTS, red_action_name, red_id
+from parallel_agents.workflows.network.red import (
+    CUSTOM,
+    RED_AGENTS,
+    RedAgent,
+    parse_red_action,
+    red_action_name,
+    red_id,
+    red_knowledge,
+)
 from parallel_agents.workflows.network.scenario import N_ACTIONS, N_HOSTS, OBSERVATION_SIZE
 from parallel_agents.workflows.network.state import initial_state, write_access
 from parallel_agents.workflows.network.step_kernels import EPISODE, sleep_worlds, step_worlds, write_observations
+
+Red = str | type[RedAgent]
 
 
 class NetworkWorlds:
     """`n_worlds` games of CAGE-2, stepped together in one compiled loop. The caller plays blue.
 
-    red: one red agent for all worlds, or one name per world.
+    red: one red agent for all worlds, or one per world: a name, or a subclass of `RedAgent`.
     version: which revision of the simulator to follow; `quirks` overrides it.
     late_start: `reset` plays this many of the `steps` turns with a sleeping blue, and the caller plays the rest.
     first_world: world w uses the random draws of world `first_world + w`, so that a world gives the same bytes alone
@@ -37,7 +48,7 @@ class NetworkWorlds:
     def __init__(
         self,
         n_worlds: int,
-        red: str | Sequence[str] = "B_line",
+        red: Red | Sequence[Red] = "B_line",
         version: str = "head",
         quirks: Quirks | None = None,
         steps: int = 100,
@@ -54,15 +65,16 @@ class NetworkWorlds:
             raise ConfigError(f"late_start is {late_start} of {steps} steps: give a number from 0 to steps - 1")
         if first_world < 0:
             raise ConfigError(f"first_world is {first_world}: worlds are numbered from 0")
-        names = (red,) * n_worlds if isinstance(red, str) else tuple(red)
-        if len(names) != n_worlds:
-            raise ConfigError(f"{len(names)} red agents for {n_worlds} worlds: name one, or one per world")
+        reds = tuple(red) if isinstance(red, Sequence) and not isinstance(red, str) else (red,) * n_worlds
+        if len(reds) != n_worlds:
+            raise ConfigError(f"{len(reds)} red agents for {n_worlds} worlds: name one, or one per world")
         preset = version_quirks(version)
         self.n_worlds, self.steps, self.late_start = n_worlds, steps, late_start
         self.quirks = preset if quirks is None else quirks
         self.rules = compile_rules(self.quirks)
         """The rules under these quirks, as the compiled kernels read them."""
-        self._initial = initial_state(np.array([red_id(name) for name in names], np.int8))
+        self._custom = {w: each() for w, each in enumerate(reds) if isinstance(each, type)}
+        self._initial = initial_state(np.array([CUSTOM if isinstance(r, type) else red_id(r) for r in reds], np.int8))
         self._state = self._initial.copy()
         self._episode = np.zeros(1, EPISODE)
         self._episode["key"] = key(seed, purpose)
@@ -73,15 +85,23 @@ class NetworkWorlds:
     @property
     def red(self) -> tuple[str, ...]:
         """Each world's red agent."""
-        return tuple(RED_AGENTS[i] for i in self._initial["red_agent"])
+        return tuple(
+            type(self._custom[w]).__name__ if w in self._custom else RED_AGENTS[i]
+            for w, i in enumerate(self._initial["red_agent"])
+        )
 
     def reset(self, epoch: int) -> NDArray[np.uint8]:
         """Start an episode in every world with the draws of this epoch; return observations (W, 52)."""
         if epoch < 0:
             raise ConfigError(f"epoch is {epoch}: epochs are numbered from 0")
         self._state[:] = self._initial
-        self._episode["epoch"], self._turn = epoch, self.late_start
-        sleep_worlds(self._state, self.rules, self._episode, self.late_start)
+        self._episode["epoch"], self._turn = epoch, 0 if self._custom else self.late_start
+        for agent in self._custom.values():
+            agent.reset()
+        if not self._custom:
+            sleep_worlds(self._state, self.rules, self._episode, self.late_start)
+        while self._turn < self.late_start:
+            self.step(np.zeros(self.n_worlds, np.int64))
         observations = np.empty((self.n_worlds, OBSERVATION_SIZE), np.uint8)
         write_observations(self._state, observations)
         return observations
@@ -102,6 +122,8 @@ class NetworkWorlds:
         chosen = chosen.astype(np.int64, copy=False)
         observations = np.empty((self.n_worlds, OBSERVATION_SIZE), np.uint8)
         rewards = np.empty(self.n_worlds)
+        for w, agent in self._custom.items():
+            self._state[w]["next_kind"], self._state[w]["next_target"] = self._red_choice(agent, self._state[w])
         invalid = step_worlds(self._state, self.rules, self._episode, self._turn, chosen, observations, rewards)
         if invalid >= 0:
             raise ActionError(
@@ -110,6 +132,14 @@ class NetworkWorlds:
             )
         self._turn += 1
         return observations, rewards, np.full(self.n_worlds, self._turn == self.steps)
+
+    @staticmethod
+    def _red_choice(agent: RedAgent, record: Any) -> tuple[int, int]:
+        """Return the kind and the target that a red agent written in Python chooses."""
+        try:
+            return parse_red_action(agent.get_action(red_knowledge(record)), record)
+        except ActionError as fault:
+            raise ActionError(f"{type(agent).__name__}.get_action(knowledge): {fault}") from fault
 
     @property
     def turn(self) -> int:
@@ -127,6 +157,11 @@ class NetworkWorlds:
     def ot_running(self) -> NDArray[np.bool_]:
         """Whether the operational service runs, per world (W,)."""
         return self._state["ot_running"].astype(np.bool_)
+
+    @property
+    def repaired(self) -> NDArray[np.int64]:
+        """The host that blue's last action took from red, per world (W,), or -1."""
+        return self._state["repaired"].astype(np.int64)
 
     @property
     def blue_success(self) -> NDArray[np.int8]:

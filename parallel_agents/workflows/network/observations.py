@@ -8,9 +8,10 @@ scenario). It reads neither the true state nor red's. Columns of a row of featur
 host:
 
     bits 52 · active ever · activity count · traces of activity, exploit, Analyse, Remove, Restore · restored ever
-    · decoys standing, one per possible pair of host and decoy · turn
+    · decoys standing, one per possible pair of host and decoy · turn · active since its last Restore
 
-A trace is 1 in the turn itself and is multiplied by 0.8 every turn.
+The last block is for defenders that repair in an order (`ORDERED_SIZE` columns); others read `HISTORY_SIZE`. A trace is
+1 in the turn itself and is multiplied by 0.8 every turn.
 """
 
 from __future__ import annotations
@@ -78,6 +79,7 @@ _ACTIVITY_TRACE, _EXPLOIT_TRACE, _ANALYSE_TRACE, _REMOVE_TRACE, _RESTORE_TRACE =
 _FADE, _PER_ACTIVITY, _PER_TURN = np.float32(0.8), np.float32(0.1), np.float32(0.01)  # scales near 1 for a network
 _PLACES = np.array(DECOY_PLACES, np.int64)
 HISTORY_SIZE = sc.OBSERVATION_SIZE + 8 * sc.N_HOSTS + len(DECOY_PLACES) + 1
+ORDERED_SIZE = HISTORY_SIZE + sc.N_HOSTS
 
 _HISTORY = np.dtype(
     [
@@ -86,6 +88,7 @@ _HISTORY = np.dtype(
         ("standing", np.int16, (sc.N_HOSTS,)),  # the decoys that stand
         ("active_ever", np.int16),
         ("restored_ever", np.int16),
+        ("active_since", np.int16),  # since the host's last Restore
         ("activity_count", np.int16, (sc.N_HOSTS,)),
         ("traces", np.float32, (_N_TRACES, sc.N_HOSTS)),
         ("turn", np.int16),
@@ -94,7 +97,7 @@ _HISTORY = np.dtype(
 
 
 class History:
-    """Features of the past for one defender in each of W worlds.
+    """Features of the past for one defender in each of W worlds: the first `size` columns.
 
     >>> from parallel_agents.workflows.network import NetworkWorlds, action_id
     >>> worlds = NetworkWorlds(1, red="Sleep")
@@ -106,22 +109,22 @@ class History:
     1.0
     """
 
-    def __init__(self, n_worlds: int, rules: NDArray[np.void]) -> None:
-        self._records = np.zeros(n_worlds, _HISTORY)
-        self._rules = rules
+    def __init__(self, n_worlds: int, rules: NDArray[np.void], size: int = HISTORY_SIZE) -> None:
+        self.records, self.size = np.zeros(n_worlds, _HISTORY), size
+        self.rules = rules
         self._sleep = np.full(n_worlds, sc.SLEEP)
 
-    def reset(self, observations: NDArray[np.uint8], turn: int = 0) -> NDArray[np.float32]:
-        """Forget everything; return the features at the start of an episode, (W, HISTORY_SIZE)."""
-        self._records[:] = 0
-        self._records["turn"] = turn - 1
+    def reset(self, observations: NDArray[np.uint8]) -> NDArray[np.float32]:
+        """Forget everything; return the features at the start of an episode, (W, size)."""
+        self.records[:] = 0
+        self.records["turn"] = -1
         return self.update(self._sleep, observations)
 
     def update(self, actions: NDArray[np.int64], observations: NDArray[np.uint8]) -> NDArray[np.float32]:
-        """Return the features (W, HISTORY_SIZE) after actions (W,) led to observations (W, 52)."""
-        rows = np.empty((len(self._records), HISTORY_SIZE), np.float32)
-        _update(self._records, self._rules, np.asarray(actions, np.int64), observations, rows)
-        return rows
+        """Return the features (W, size) after actions (W,) led to observations (W, 52)."""
+        rows = np.empty((len(self.records), ORDERED_SIZE), np.float32)
+        _update(self.records, self.rules, np.asarray(actions, np.int64), observations, rows)
+        return rows[:, : self.size]
 
 
 @njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
@@ -154,6 +157,7 @@ def _add_action(s: Record, rules: Record, action: int) -> None:
     elif block == sc.RESTORE:
         s.traces[_RESTORE_TRACE, h] = 1.0
         s.restored_ever |= 1 << h
+        s.active_since &= ~(1 << h)
         s.decoys[h] = s.standing[h] = 0
     elif place_decoy(s, rules, h, block - sc.FIRST_DECOY):
         s.standing[h] |= 1 << (block - sc.FIRST_DECOY)
@@ -165,6 +169,7 @@ def _add_observation(s: Record, bits: NDArray[np.uint8]) -> None:
     for h in range(sc.N_HOSTS):
         if bits[4 * h]:
             s.active_ever |= 1 << h
+            s.active_since |= 1 << h
             s.activity_count[h] += 1
             s.traces[_ACTIVITY_TRACE, h] = 1.0
         if bits[4 * h + 1]:
@@ -186,3 +191,5 @@ def _write_features(s: Record, bits: NDArray[np.uint8], row: NDArray[np.float32]
     for i in range(_PLACES.shape[0]):
         row[first + i] = has(s.standing[_PLACES[i, 0]], _PLACES[i, 1])
     row[first + _PLACES.shape[0]] = s.turn * _PER_TURN
+    for h in range(sc.N_HOSTS):
+        row[HISTORY_SIZE + h] = has(s.active_since, h)

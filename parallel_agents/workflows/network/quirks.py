@@ -27,12 +27,16 @@ class Quirks:
     """After a Restore of Op_Server0, Impact still succeeds but no longer stops the service in this episode."""
     vsftpd_opens_80: bool = True
     """The Vsftpd decoy requires port 21 to be free but opens port 80, so it can be placed repeatedly."""
+    vsftpd_is_web_server: bool = True
+    """The Vsftpd decoy runs a web server: FTPDirectoryTraversal finds nothing to attack on its port 21."""
     eternalblue_fails_on_enterprise: bool = True
     """EternalBlue always fails on Enterprise1 and Enterprise2, although their port 139 is open."""
     mysql_on_3389: bool = True
     """User3's database listens on port 3389: BlueKeep is tried there and fails, SQLInjection is never tried."""
     remove_always_succeeds: bool = True
     """Remove reports success even if there was nothing to remove."""
+    remove_knows_last_shell: bool = False
+    """Remove knows only the shell that was detected last: it ends no older session, nor anything if that has root."""
     user_sessions_are_free: bool = True
     """Only privileged red sessions cost points."""
     scan_hides_exploit: bool = True
@@ -51,14 +55,15 @@ VERSIONS = {
         eternalblue_fails_on_enterprise=False,
         mysql_on_3389=False,
         remove_always_succeeds=False,
+        remove_knows_last_shell=True,
         user_sessions_are_free=False,
         scan_hides_exploit=False,
     ),
 }
 
 _SWITCHES = (
-    "service_unkillable_after_restore", "remove_always_succeeds", "user_sessions_are_free", "scan_hides_exploit",
-    "scans_accumulate", "haraka_breaks_on_restore",
+    "service_unkillable_after_restore", "vsftpd_is_web_server", "remove_always_succeeds", "remove_knows_last_shell",
+    "user_sessions_are_free", "scan_hides_exploit", "scans_accumulate", "haraka_breaks_on_restore",
 )  # fmt: skip
 # The rules as the kernels read them: the scenario's data changed by the quirks, and the switches that are behaviour.
 RULES = np.dtype(

@@ -11,12 +11,14 @@ number of events matters only if they are all on one port, and no host offers on
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from parallel_agents.core.compiled import njit
-from parallel_agents.core.errors import ConfigError
+from parallel_agents.core.errors import ActionError, ConfigError
 from parallel_agents.core.seeding import uniform
 from parallel_agents.workflows.network import scenario as sc
 from parallel_agents.workflows.network.state import (
@@ -32,7 +34,7 @@ from parallel_agents.workflows.network.state import (
 )
 
 RED_AGENTS = ("B_line", "Meander", "Sleep")
-B_LINE, MEANDER, SLEEPING = range(3)
+B_LINE, MEANDER, SLEEPING, CUSTOM = range(4)
 
 # Kinds of red action, with their names in recordings.
 NO_ACTION, SWEEP, SCAN, EXPLOIT, ESCALATE, IMPACT = range(6)
@@ -52,7 +54,8 @@ _LINK = np.array([sc.HOST_NAMES.index(host.link) if host.link else -1 for host i
 _OP_NAMES = sum(1 << h for h, name in enumerate(sc.HOST_NAMES) if "Op" in name)
 _ENTERPRISE_NAMES = sum(1 << h for h, name in enumerate(sc.HOST_NAMES) if "Ent" in name)
 
-_HARAKA, _SSH = sc.EXPLOIT_NAMES.index("HarakaRCE"), sc.EXPLOIT_NAMES.index("SSHBruteForce")
+_FTP, _HARAKA, _SSH = map(sc.EXPLOIT_NAMES.index, ("FTPDirectoryTraversal", "HarakaRCE", "SSHBruteForce"))
+_WINDOWS = sum(1 << h for h, host in enumerate(sc.HOSTS) if host.windows)
 _PORT = np.array([sc.port_mask(x.port) for x in sc.EXPLOITS], np.int64)
 _BESIDE = np.array([sc.port_mask(*(x.beside or (x.port,))) for x in sc.EXPLOITS], np.int64)
 _SSH_EVENTS_REFUSED, _SSH_EVENTS_SUCCESS, _DECOY_EVENTS = 10, 11, 2
@@ -99,6 +102,64 @@ def red_id(name: str) -> int:
     return RED_AGENTS.index(name)
 
 
+class RedAgent:
+    """A red agent of your own, for `NetworkWorlds(red=…)`: subclass it and write `get_action`.
+
+    One instance plays in each world; `reset` is called before every episode. `knowledge` is what red has found out:
+
+    - `hosts`, `subnets`: names that it may attack or sweep; `names`: hosts on which it may escalate;
+    - `scanned`, `sessions`, `privileged`: hosts it has scanned, and holds now;
+    - `ports`: the open ports it knows of each scanned host;
+    - `last_action`, `success`: its last action and whether that succeeded (None before the first).
+
+    An action is named as in recordings: "Sleep", "DiscoverRemoteSystems:User", "DiscoverNetworkServices:User1",
+    "ExploitRemoteService:User1", "PrivilegeEscalate:User1" or "Impact:Op_Server0". Which exploit is tried, and whether
+    it is detected, follows from the rules.
+    """
+
+    def reset(self) -> None:
+        """Forget the last episode."""
+
+    def get_action(self, knowledge: Mapping[str, Any]) -> str:
+        """Return the name of the action to take now."""
+        raise NotImplementedError("write get_action(knowledge): return the name of red's next action")
+
+
+def red_knowledge(s: Any) -> dict[str, Any]:
+    """Return what the red agent of a world (one record) may know."""
+    names = partial(_names, sc.HOST_NAMES)
+    held, scanned = int(s["privileged"] | s["removable"] | s["unremovable"]), int(s["addresses_scanned"])
+    ports = {name: _names(sc.PORTS, int(s["known_ports"][sc.HOST_NAMES.index(name)])) for name in names(scanned)}
+    acted = s["red_kind"] != NO_ACTION
+    return {
+        "hosts": names(int(s["addresses_known"])), "subnets": _names(sc.SUBNETS, int(s["subnets_known"])),
+        "names": names(int(s["names_known"])), "scanned": names(scanned), "sessions": names(held),
+        "privileged": names(int(s["privileged"])), "ports": ports,
+        "last_action": red_action_name(int(s["red_kind"]), int(s["red_target"])),
+        "success": bool(s["red_success"] == SUCCEEDED) if acted else None,
+    }  # fmt: skip
+
+
+def parse_red_action(name: str, s: Any = None) -> tuple[int, int]:
+    """Return the kind and the target of a red action by its name; given a world's record, red must know the target."""
+    kind_name, _, target = str(name).partition(":")
+    kind = KIND_NAMES.index(kind_name) if kind_name in KIND_NAMES else None
+    if kind == NO_ACTION:
+        return NO_ACTION, 0
+    targets = sc.SUBNETS if kind == SWEEP else sc.HOST_NAMES
+    if kind is None or target not in targets:
+        raise ActionError(f"red action {name!r} is not a known action on a known host or subnet")
+    field = {SWEEP: "subnets_known", ESCALATE: "names_known"}.get(kind, "addresses_known")
+    if s is not None and kind != IMPACT and not s[field] >> targets.index(target) & 1:
+        raise ActionError(f"red action {name!r} has a target that red has not discovered yet")
+    return kind, targets.index(target)
+
+
+def _names(names: Sequence[Any], mask: int) -> tuple[Any, ...]:
+    """Return the entries whose bits are set."""
+    return tuple(name for i, name in enumerate(names) if mask >> i & 1)
+
+
 def red_action_name(kind: int, target: int) -> str:
     """Return a red action's name as recordings spell it.
 
@@ -130,8 +191,10 @@ def allowed_actions(s: Record) -> tuple[int, int]:
     if s.red_agent == B_LINE:
         kind, targets = _b_line_actions(s)
     elif s.red_agent == MEANDER:
-        _update_meander_lists(s)
+        _update_lists(s)
         kind, targets = _meander_actions(s)
+    elif s.red_agent == CUSTOM:
+        kind, targets = s.next_kind, 1 << s.next_target
     return kind, targets
 
 
@@ -143,7 +206,7 @@ def note_choice(s: Record, kind: int, target: int) -> None:
             s.entry = target
         elif s.stage == _EXPLOIT_SERVER:
             s.server_attacked = 1
-    elif s.red_agent == MEANDER:
+    elif s.red_agent != SLEEPING:
         bit = 1 << target
         if kind == SWEEP:
             s.subnets_swept |= bit
@@ -175,8 +238,8 @@ def _b_line_actions(s: Record) -> tuple[int, int]:
 
 
 @njit(cache=True)  # type: ignore[untyped-decorator]
-def _update_meander_lists(s: Record) -> None:
-    """Update Meander's lists with the result of its last action."""
+def _update_lists(s: Record) -> None:
+    """Update the lists of Meander, or of an agent written in Python, with the result of its last action."""
     kind, h = s.red_kind, s.red_target
     bit = 1 << h
     if s.red_success == SUCCEEDED:
@@ -280,6 +343,8 @@ def apply_red_action(s: Record, rules: Record, move: RedMove) -> HostEvents:
             s.red_success = FAILED
     else:
         s.red_success = UNKNOWN
+    if s.red_agent == CUSTOM:
+        _update_lists(s)  # at once, since the agent reads them before its next turn
     return events
 
 
@@ -302,7 +367,7 @@ def _exploit(s: Record, rules: Record, h: int, exploit: int, detected: bool) -> 
         return HostEvents(0, 0, False)
     port, outcome, bit = _PORT[exploit], rules.outcomes[h, exploit], 1 << h
     if outcome == sc.ABSENT:
-        if not s.decoys[h] & port:
+        if not s.decoys[h] & port or (exploit == _FTP and rules.vsftpd_is_web_server and not has(_WINDOWS, h)):
             return HostEvents(0, 0, False)
         return HostEvents(port, _SSH_EVENTS_REFUSED if exploit == _SSH else _DECOY_EVENTS, False)
     if outcome == sc.SSH_REFUSED:
@@ -314,6 +379,9 @@ def _exploit(s: Record, rules: Record, h: int, exploit: int, detected: bool) -> 
         s.unremovable |= bit
         return HostEvents(port, _SSH_EVENTS_SUCCESS, False)
     s.malware |= bit
+    if detected and rules.remove_knows_last_shell:
+        s.unremovable |= s.removable & bit
+        s.removable &= ~bit
     if outcome == sc.ROOT_SHELL:
         s.privileged |= bit
     elif detected:
@@ -332,5 +400,6 @@ def _escalate(s: Record, h: int) -> None:
     if not has(s.privileged, h):
         s.privileged |= 1 << h
         s.malware |= 1 << h
+        s.removable &= ~(1 << h)  # this session itself becomes the privileged one, which Remove does not end
     if h == sc.OP_SERVER:
         s.ot_known = 1

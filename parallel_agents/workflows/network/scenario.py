@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 from parallel_agents.core.errors import ActionError
 
+LENGTHS = (30, 50, 100)  # turns of the challenge's episodes
 SUBNETS = ("User", "Enterprise", "Operational")
 PORTS = (21, 22, 25, 53, 68, 80, 135, 139, 443, 445, 3389, 3390)
 

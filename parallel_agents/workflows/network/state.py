@@ -39,6 +39,7 @@ STATE = np.dtype(
         ("memory_first", np.int16),
         ("memory_second", np.int16),
         ("blue_success", np.int8),
+        ("repaired", np.int8),  # the host that blue's last action took from red, or NO_HOST
         # Red's last action, and the knowledge that all red agents have.
         ("red_agent", np.int8),
         ("red_kind", np.int8),
@@ -46,13 +47,16 @@ STATE = np.dtype(
         ("red_success", np.int8),
         ("known_ports", np.int16, (N_HOSTS,)),
         ("ot_known", np.int8),
+        # What a red agent written in Python has chosen for this turn.
+        ("next_kind", np.int8),
+        ("next_target", np.int8),
         # B_line: its stage, the user host it entered by, whether it has attacked Op_Server0, whether its last port
         # scan reached the host.
         ("stage", np.int8),
         ("entry", np.int8),
         ("server_attacked", np.int8),
         ("scan_answered", np.int8),
-        # Meander: its lists.
+        # Meander, and agents written in Python: their lists.
         ("subnets_known", np.int8),
         ("subnets_swept", np.int8),
         ("addresses_known", np.int16),
@@ -75,6 +79,7 @@ def initial_state(red_agents: NDArray[np.int8]) -> NDArray[np.void]:
     state["stage"] = state["entry"] = -1
     state["red_success"] = SUCCEEDED  # B_line advances to stage 0 after a success
     state["blue_success"] = UNKNOWN
+    state["repaired"] = NO_HOST
     return state
 
 

@@ -139,9 +139,10 @@ def write_observations(state: NDArray[np.void], observations: NDArray[np.uint8])
 
 @njit(cache=True)  # type: ignore[untyped-decorator]
 def replay_step(
-    state: NDArray[np.void], rules: NDArray[np.void], action: int, move: RedMove, observation: NDArray[np.uint8]
-) -> tuple[int, int]:
-    """Replay a recorded turn of world 0, and write its observation.
+    state: NDArray[np.void], rules: NDArray[np.void], action: int, move: RedMove, green_on: int,
+    observation: NDArray[np.uint8],
+) -> tuple[int, int]:  # fmt: skip
+    """Replay a recorded turn of world 0, in which green scans a host or NO_HOST, and write its observation.
 
     Return whether red's agent may take the recorded move, and the turn's cost in tenths of a point.
     """
@@ -161,7 +162,7 @@ def replay_step(
         elif exploit == NO_EXPLOIT or not has(options, exploit):
             verdict = EXPLOIT_NOT_ALLOWED
     cost = _finish_turn(
-        s, rules[0], action, blue_result, NO_HOST, RedMove(move.kind, move.target, exploit, move.detected)
+        s, rules[0], action, blue_result, green_on, RedMove(move.kind, move.target, exploit, move.detected)
     )  # fmt: skip
     write_observation(s, observation)
     return verdict, cost

@@ -16,7 +16,7 @@ from examples.iowa import Iowa
 from examples.tag import Tag
 from examples.treasure_hunt import TreasureHunt
 from parallel_agents import Agent, ParallelEnvironment
-from parallel_agents.core.errors import ActionError, ContractError
+from parallel_agents.core.errors import ActionError, ConfigError, ContractError
 from parallel_agents.env.adapters.exports import to_gymnasium, to_gymnasium_vector, to_pettingzoo
 from parallel_agents.env.adapters.pettingzoo import adapt
 
@@ -167,3 +167,15 @@ def test_several_worlds_or_different_spaces_raise() -> None:
         to_gymnasium(Iowa(config={"experiment": {"worlds": 2}}))
     with pytest.raises(ContractError, match=r"different observation or action spaces.*use to_pettingzoo"):
         to_gymnasium(Quitters())
+
+
+def test_an_exported_game_can_be_drawn() -> None:
+    drawn = to_gymnasium(TreasureHunt(), render_mode="rgb_array")
+    drawn.reset(seed=0)
+    assert drawn.render().shape[2] == 3
+    text = to_gymnasium(TreasureHunt(), render_mode="ansi")
+    text.reset(seed=0)
+    assert "#" in text.render()
+    assert to_gymnasium(TreasureHunt()).render() is None
+    with pytest.raises(ConfigError, match="TreasureHunt has no render_mode 'human': it has rgb_array, ansi"):
+        to_gymnasium(TreasureHunt(), render_mode="human")

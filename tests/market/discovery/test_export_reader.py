@@ -129,9 +129,9 @@ def test_broken_exports_raise_an_error_that_says_what_to_do(small, tmp_path):
         open_export(tmp_path / "nowhere")
     with pytest.raises(ConfigError, match="holds no events: expected events_YYYYMMDD"):
         open_export(tmp_path)
-    (tmp_path / "events.csv").write_text("a,b")
+    (tmp_path / "events.xls").write_text("a,b")
     with pytest.raises(ConfigError, match="has an unknown format"):
-        open_export(tmp_path / "events.csv")
+        open_export(tmp_path / "events.xls")
     torn = write_sample(tmp_path / "torn", small)
     file = next(torn.glob("events_2024*.parquet"))
     file.write_bytes(file.read_bytes()[:500])

@@ -14,7 +14,7 @@ def test_patterns_read_back_from_json_are_equal(patterns, tmp_path):
     assert Patterns.from_json(patterns.to_json()) == patterns
     patterns.save(tmp_path / "patterns.json")
     assert Patterns.load(tmp_path / "patterns.json") == patterns
-    assert json.loads(patterns.to_json())["format"] == 1
+    assert json.loads(patterns.to_json())["format"] == 2
 
 
 def test_every_estimate_has_an_address_an_interval_and_a_source(patterns):
@@ -35,7 +35,7 @@ def broken(patterns, change) -> str:
 @pytest.mark.parametrize(
     ("change", "text"),
     [
-        (lambda d: d.update(format=2), "not of format 1"),
+        (lambda d: d.update(format=1), "not of format 2"),
         (lambda d: d.pop("hours"), r"patterns must hold exactly .*hours"),
         (lambda d: d.update(more=1), "must hold exactly"),
         (lambda d: d["hours"].pop(), "hours has 23 entries, expected 24"),

@@ -11,6 +11,7 @@ from parallel_agents.algorithms import DQN
 from parallel_agents.core.errors import CheckpointError, ConfigError, ContractError
 from parallel_agents.market.montecarlo import MonteCarloTrainingConfig, MonteCarloTrainingOrchestrator
 from parallel_agents.market.policy_agents import ExternalUpdateAgent
+from parallel_agents.replay.world_weights import WorldRule
 
 SMALL = {
     "n_worlds": 8,
@@ -64,7 +65,7 @@ def test_agents_of_other_libraries_are_updated_and_others_refused(patterns):
 
 def test_resumed_training_equals_uninterrupted_training(patterns, tmp_path):
     def agent() -> ExternalUpdateAgent:
-        return ExternalUpdateAgent(DQN((27,), 24, hidden=(8,)))
+        return ExternalUpdateAgent(DQN((46,), 28, hidden=(8,)))
 
     whole, part, rest = agent(), agent(), agent()
     options = {"adapt_every": 2, "checkpoint_every": 2}
@@ -79,6 +80,22 @@ def test_resumed_training_equals_uninterrupted_training(patterns, tmp_path):
         np.testing.assert_array_equal(array, rest.state()[name], err_msg=name)
     with pytest.raises(CheckpointError, match="had another batch_size"):
         asyncio.run(orchestrator(patterns, tmp_path, batch_size=9, **options).resume(agent(), 6))
+
+
+def test_outcomes_that_no_rule_fits_leave_the_last_rule_in_place(patterns, tmp_path):
+    """Of eight worlds, the first step brings value in two, which the factors tell from the others without error."""
+    trainer = orchestrator(patterns, tmp_path)
+    before = trainer.simulator.orchestrator.rule = WorldRule((1.0, 2.0, 0.5, 0.0))
+    asyncio.run(trainer.train_agent_with_monte_carlo(Recording(), 1))
+    assert trainer.history[0]["world_rule_fitted"] == 0.0
+    assert trainer.simulator.orchestrator.rule == before
+    resumed = orchestrator(patterns, tmp_path)
+    asyncio.run(resumed.resume(Recording(), 1))
+    assert resumed.simulator.orchestrator.rule == before
+    rich = orchestrator(patterns, n_worlds=30, batch_size=30, steps=40)
+    asyncio.run(rich.train_agent_with_monte_carlo(Recording(), 1))
+    assert rich.history[0]["world_rule_fitted"] == 1.0
+    assert rich.simulator.orchestrator.rule != WorldRule()
 
 
 def test_a_metric_that_is_nan_does_not_prevent_checkpoints(patterns, tmp_path):

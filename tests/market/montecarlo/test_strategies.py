@@ -102,11 +102,11 @@ def test_strategies_get_the_same_worlds_and_random_numbers(patterns):
         creatives = simulator.worlds[0].creatives
         strategies = constant_strategies(setting.levels, creatives)
         assert len(strategies) == simulator.world(0).space
-        chosen = {name: strategies[name] for name in (f"1 {creatives[0]}", f"2 {creatives[0]}")}
-        result = asyncio.run(play_strategies(simulator, {**chosen, "again": chosen[f"1 {creatives[0]}"]}, laps=2))
+        chosen = {name: strategies[name] for name in (f"0.08 {creatives[0]}", f"0.64 {creatives[0]}")}
+        result = asyncio.run(play_strategies(simulator, {**chosen, "again": chosen[f"0.08 {creatives[0]}"]}, laps=2))
     assert result.returns["again"].shape == (10, 2)
-    np.testing.assert_array_equal(result.returns["again"], result.returns[f"1 {creatives[0]}"])
-    assert (result.returns["again"] != result.returns[f"2 {creatives[0]}"]).any()
+    np.testing.assert_array_equal(result.returns["again"], result.returns[f"0.08 {creatives[0]}"])
+    assert (result.returns["again"] != result.returns[f"0.64 {creatives[0]}"]).any()
 
 
 def test_focus_acts_in_a_falling_share_of_the_worlds():

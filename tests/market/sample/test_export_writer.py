@@ -55,7 +55,8 @@ def test_crisis_parents_are_a_tenth_of_users_and_half_of_value():
     j = draw_journeys(steady, users=40_000, first_day="2024-01-01", days=70, seed=3)
     assert np.mean(j.segment == 0) == pytest.approx(0.10, abs=0.01)
     worth = np.bincount(j.segment[j.user[j.bought_click]], j.bought_value)
-    assert worth[0] / worth.sum() == pytest.approx(0.5, abs=0.03)
+    # a little more than half: of the others, who decide slowly, more click again before they buy
+    assert worth[0] / worth.sum() == pytest.approx(0.53, abs=0.04)
 
 
 def test_purchases_follow_the_last_click_after_a_delay_and_within_the_window(large):
@@ -93,8 +94,8 @@ def test_the_five_landscapes_come_in_order_and_shape_the_insights(sample):
     assert overlap("brightpath", "dominant_bidder") > 0.9
     assert overlap("novus", "rich_entrant") > 0.85
     assert overlap("novus", "dominant_bidder") < 0.1
-    assert max(overlap(r, "pull_back") for r in sample.market.rivals.names) < 0.35
-    assert min(overlap(r, "price_war") for r in sample.market.rivals.names) > 0.5
+    for rival in sample.market.rivals.names:
+        assert overlap(rival, "pull_back") < 0.75 < overlap(rival, "price_war")
 
 
 def test_clicks_are_charged_by_the_rule_of_their_campaign(sample):
@@ -106,7 +107,7 @@ def test_clicks_are_charged_by_the_rule_of_their_campaign(sample):
             assert price <= r["bid"] * (1 + 1e-9)
             if r["campaign"] == "brand":
                 assert price == pytest.approx(r["bid"])
-    assert {r["position"] for r in rows if r["campaign"] == "guides"} == {1, 2, 3, 4}
+    assert {r["position"] for r in rows if r["campaign"] == "guides"} == {1, 2, 3}
     assert {r["position"] for r in rows if r["campaign"] == "offers"} == {1}
     paid = (sample.journeys.campaign < 4).sum()
     assert 0.4 < sum(r["clicks"] for r in rows) / paid < 1.6
@@ -117,9 +118,9 @@ def test_the_truth_is_written_only_on_request(tmp_path):
     plain = write_sample(tmp_path / "plain", sample)
     assert not (plain / "truth.json").exists()
     names = sorted(p.name for p in plain.iterdir())
-    assert names[:2] == ["ads.parquet", "auction_insights.parquet"]
-    assert names[2] == "events_20240101.parquet"
-    assert len(names) == 16
+    assert names[:3] == ["ads.parquet", "ads_by_hour.parquet", "auction_insights.parquet"]
+    assert names[3] == "events_20240101.parquet"
+    assert len(names) == 17
     text = str(sample.events.to_pydict()) + str(sample.ads.to_pydict()) + str(sample.insights.to_pydict())
     for secret in (*sample.market.segments, *LANDSCAPES):
         assert secret not in text

@@ -1,4 +1,4 @@
-"""Attribution: how a purchase is divided among the clicks before it. Journeys are tested in test_full_fidelity.py."""
+"""Attribution: how a purchase is divided among the clicks before it. Journeys are tested in test_step.py."""
 
 from __future__ import annotations
 

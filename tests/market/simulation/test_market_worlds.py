@@ -30,15 +30,14 @@ def everything(market: MarketWorlds) -> bytes:
     return b"".join(np.ascontiguousarray(a).tobytes() for a in (*market.total, market.observe(), market.state.spent))
 
 
-@pytest.mark.parametrize("fidelity", ["full", "fast"])
-def test_results_do_not_depend_on_threads_or_other_worlds(worlds, fidelity):
+def test_results_do_not_depend_on_threads_or_other_worlds(worlds):
     results = []
     for threads in (1, 2, 7):
-        with MarketWorlds(worlds, bidders=2, threads=threads, fidelity=fidelity) as market:
+        with MarketWorlds(worlds, bidders=2, threads=threads) as market:
             rewards = play(market, epoch=3)
             results.append((rewards.tobytes(), everything(market)))
     assert results[0] == results[1] == results[2]
-    with MarketWorlds(worlds[10:13], bidders=2, threads=1, fidelity=fidelity) as few:
+    with MarketWorlds(worlds[10:13], bidders=2, threads=1) as few:
         assert (play(few, epoch=3) == rewards[:, :, 10:13]).all()
 
 
@@ -51,10 +50,9 @@ def test_an_epoch_repeats_exactly_and_other_epochs_and_seeds_differ(worlds):
         assert not (play(market, 0) == first).all()
 
 
-@pytest.mark.parametrize("fidelity", ["full", "fast"])
 @pytest.mark.parametrize("factor", [1.0, 50.0])
-def test_budgets_are_never_overspent(worlds, fidelity, factor):
-    with MarketWorlds(worlds, bidders=3, threads=1, budget=7.5, fidelity=fidelity, auctions_per_step=60) as market:
+def test_budgets_are_never_overspent(worlds, factor):
+    with MarketWorlds(worlds, bidders=3, threads=1, budget=7.5, auctions_per_step=60) as market:
         play(market, factor=factor)
         info = market.info(episode=True)
         assert (info["budget_left"] >= 0).all()
@@ -71,19 +69,16 @@ def test_credits_and_purchases_add_up(worlds, attribution):
     ) as market:
         rewards = play(market, factor=3.0)
         info = market.info(episode=True)
+        caused = market.total.caused.copy()
     assert info["superseded"].sum() > 0
-    assert info["pending"][:, 0].sum() > 0
+    assert info["pending"][:, 0].sum() == 0  # what was on its way is credited at the end
+    np.testing.assert_allclose(caused[..., :2].sum(axis=0), info["delivered"])
     np.testing.assert_allclose(info["credits"].sum(axis=(0, 2)), info["delivered"][:, 1])
     np.testing.assert_allclose(info["conversions"].sum(axis=0), info["delivered"][:, 0])
     np.testing.assert_allclose(info["scheduled"], info["delivered"] + info["superseded"] + info["pending"])
-    waiting = np.array(
-        [
-            np.count_nonzero(market.state.due[a:b] >= 0)
-            for a, b in zip(market.parameters.first, market.parameters.first[1:], strict=False)
-        ]
-    )
-    np.testing.assert_array_equal(waiting, info["pending"][:, 0])
-    np.testing.assert_allclose(rewards.sum(axis=0), info["revenue"] - info["cost"])
+    if attribution == "last_click":  # the step and the bidder that caused a purchase are those of the last click
+        np.testing.assert_allclose(rewards.sum(axis=0), info["revenue"] - info["cost"])
+        np.testing.assert_allclose(caused[..., 2], info["crisis_revenue"])
     assert (info["crisis_revenue"] <= info["revenue"] + 1e-9).all()
 
 
@@ -103,7 +98,9 @@ def test_attribution_changes_who_is_credited_but_not_the_sum(worlds):
 def test_purchases_arrive_after_their_delay_in_simulated_time():
     """A purchase delayed by two days arrives two simulated days later, not by the computer's clock."""
     world = plain_world(delay_hours=48.0, conversion_dynamics__delay_shape=np.full(1, 400.0))  # hardly any spread
-    with MarketWorlds([world], steps=14, auctions_per_step=1, budget=1e6, threads=1) as market:  # 12 hours a step
+    with MarketWorlds(
+        [world], steps=14, decisions_per_day=2, auctions_per_step=1, budget=1e6, threads=1
+    ) as market:  # 12 hours a step
         market.reset(0)
         arrived = []
         for t in range(14):
@@ -114,12 +111,18 @@ def test_purchases_arrive_after_their_delay_in_simulated_time():
     assert sum(arrived) == 1
 
 
-def test_delays_beyond_the_last_step_stay_pending():
-    with MarketWorlds([plain_world(delay_hours=1e5)], threads=1, budget=1e6) as market:
-        play(market, factor=10.0)
+def test_purchases_beyond_the_last_step_are_credited_at_the_end_and_to_the_step_that_caused_them():
+    with MarketWorlds([plain_world(delay_hours=1e5)], threads=1, auctions_per_step=20, budget=1e6) as market:
+        market.reset(0)
+        credited, caused = [], []
+        while not market.done:
+            market.step(usual(market, 10.0))
+            credited.append(market.last.credits.sum())
+            caused.append(market.last.caused[0, 0, 1])
         info = market.info(episode=True)
-    assert info["scheduled"][0, 0] > 0
-    assert info["revenue"].sum() < 0.05 * info["scheduled"][0, 1]
+    assert sum(credited[:-1]) < 0.05 * credited[-1]
+    assert sum(caused) == pytest.approx(sum(credited)) == pytest.approx(info["revenue"].sum())
+    assert np.count_nonzero(caused) > 40
 
 
 def test_crisis_parents_have_the_share_and_value_of_the_world(patterns):
@@ -132,11 +135,18 @@ def test_crisis_parents_have_the_share_and_value_of_the_world(patterns):
     eased = []
     for world in drawn:
         dynamics = replace(
-            world.conversion_dynamics, delay_hours=np.full(4, 1e-6), visit_factor=np.ones(3), interest_lift=0.0
+            world.conversion_dynamics,
+            delay_hours=np.full(4, 1e-6),
+            visit_factor=np.ones(3),
+            interest_lift=0.0,
+            hour_factor=np.ones((24, 4)),
         )
         state = replace(world.market_state, campaign_share=np.full((4, 4), 0.25))
         flat = replace(world.users, device=np.tile([0.0, 0.0, 1.0], (4, 1)))
-        eased.append(replace(world, conversion_dynamics=dynamics, market_state=state, users=flat))
+        shown = replace(world.creative_variance, segment_factor=np.ones((4, 4)))
+        eased.append(
+            replace(world, conversion_dynamics=dynamics, market_state=state, users=flat, creative_variance=shown)
+        )
     with MarketWorlds(eased, threads=1, auctions_per_step=400, budget=1e9) as market:
         p = market.parameters
         population = np.array(
@@ -157,16 +167,57 @@ def test_crisis_parents_have_the_share_and_value_of_the_world(patterns):
     assert share > 3 * population.mean()
 
 
-def test_pacing_reduces_impressions_and_zero_bids_stay_out(worlds):
+def test_zero_bids_stay_out(worlds):
     with MarketWorlds(worlds, threads=1, budget=1e6, auctions_per_step=100) as market:
-        play(market)
-        whole = market.info(episode=True)["impressions"].sum()
-        play(market, pacing=np.full((1, len(worlds)), 0.5))
-        assert market.info(episode=True)["impressions"].sum() == pytest.approx(0.5 * whole, rel=0.03)
-        play(market, pacing=np.zeros((1, len(worlds))))
-        assert market.info(episode=True)["impressions"].sum() == 0
         play(market, factor=0.0)
-        assert market.info(episode=True)["cost"].sum() == 0
+        assert market.info(episode=True)["impressions"].sum() == market.info(episode=True)["cost"].sum() == 0
+
+
+def test_budgets_and_targets_are_drawn_log_uniformly_for_every_episode(worlds):
+    with MarketWorlds(worlds, threads=1) as market:
+        ranges = worlds[0].auction_pressure
+        rates, targets = [], []
+        for epoch in range(30):
+            market.reset(epoch)
+            rates.append(market.parameters.budget / market.parameters.auctions.sum(axis=1))
+            targets.append(market.parameters.target.copy())
+        market.reset(3)
+        np.testing.assert_array_equal(market.parameters.target, targets[3])
+    for drawn, (low, high) in ((rates, ranges.budget), (targets, ranges.target)):
+        place = np.log(np.array(drawn) / low) / np.log(high / low)
+        assert place.min() >= 0.0
+        assert place.max() <= 1.0
+        assert place.mean() == pytest.approx(0.5, abs=0.03)
+        assert place.std() == pytest.approx(12**-0.5, abs=0.02)
+    with MarketWorlds(worlds[:2], threads=1, budget=7.0, target=3.0) as market:
+        market.reset(1)
+        assert market.parameters.budget.tolist() == [7.0, 7.0]
+        assert market.parameters.target.tolist() == [3.0, 3.0]
+
+
+def test_the_score_counts_acquisitions_and_their_cost_against_the_target():
+    with MarketWorlds([plain_world()], threads=1, budget=1e6, target=1.0, auctions_per_step=20) as market:
+        play(market, factor=3.0)
+        bought, cost = market.total.caused[0, 0, 0], market.total.cost.sum()
+        assert cost / bought > 1.0
+        assert market.score()[0, 0] == pytest.approx(bought * (1.0 / (cost / bought)) ** 2)
+    with MarketWorlds([plain_world()], threads=1, budget=1e6, target=1e3, auctions_per_step=20) as market:
+        play(market, factor=3.0)
+        assert market.score()[0, 0] == market.total.caused[0, 0, 0]
+
+
+def test_hours_change_prices_and_conversion_and_segments_prefer_creatives():
+    def outcome(**parts) -> tuple[float, float, float]:
+        with MarketWorlds([plain_world(**parts)], threads=1, budget=1e6, auctions_per_step=200) as market:
+            play(market, factor=20.0)
+            clicks, cost = market.total.clicks.sum(), market.total.cost.sum()
+            return cost / clicks, market.total.caused[0, 0, 0] / clicks, clicks
+
+    plain = outcome()
+    assert outcome(market_state__hour_price=np.full((24, 1), 0.3))[0] > 1.1 * plain[0]
+    assert outcome(conversion_dynamics__hour_factor=np.full((24, 1), 0.5))[1] == pytest.approx(0.5 * plain[1], rel=0.2)
+    half = np.full((1, 1), 0.5)
+    assert outcome(creative_variance__segment_factor=half)[2] == pytest.approx(0.5 * plain[2], rel=0.1)
 
 
 def test_only_the_shown_creative_wears_out(worlds):
@@ -191,11 +242,15 @@ def test_bidders_compete_with_each_other(worlds):
     assert (shared < single).all()
 
 
-def test_rivals_respond_to_our_bids_and_pace_their_spending():
+def test_rivals_respond_to_our_bids_and_pace_their_spending_at_every_step():
     rivals = {"competitors__response": np.array([0.8, 0.0])}
-    with MarketWorlds([plain_world(**rivals)], threads=1, budget=1e9, auctions_per_step=50) as market:
-        play(market, factor=4.0)
-        assert market.state.shift[0, 0] == pytest.approx(0.8 * np.log(4.0))
+    with MarketWorlds([plain_world(**rivals)], threads=1, steps=240, budget=1e9, auctions_per_step=50) as market:
+        market.reset(0)
+        market.step(usual(market, 4.0))
+        assert market.state.shift[0, 0] > 0.0
+        while not market.done:
+            market.step(usual(market, 4.0))
+        assert market.state.shift[0, 0] == pytest.approx(0.8 * np.log(4.0), rel=1e-3)  # after ten days
         assert market.state.shift[0, 1] == 0.0
     gains = {"competitors__pacing": np.array([[0.5, 0.1, 0.1], [0.0, 0.0, 0.0]])}
     with MarketWorlds([plain_world(**gains)], threads=1, budget=1e9, auctions_per_step=50) as market:
@@ -208,13 +263,14 @@ def test_prices_drift_by_the_volatility():
     worlds = [plain_world(i, market_state__volatility=0.2) for i in range(400)]
     with MarketWorlds(worlds, threads=1, budget=1e9, auctions_per_step=1) as market:
         play(market)
-        assert market.state.drift.std() == pytest.approx(0.2 * np.sqrt(7.0), rel=0.1)  # seven days
+        assert market.state.drift.std() == pytest.approx(0.2 * np.sqrt(2.0), rel=0.1)  # two days
 
 
 def test_number_of_auctions_follows_the_hourly_volume():
     volume = np.ones(168)
     volume[:84] = 3.0
-    with MarketWorlds([plain_world(time_period__volume=volume)], steps=14, auctions_per_step=100, threads=1) as market:
+    world = plain_world(time_period__volume=volume)
+    with MarketWorlds([world], steps=14, decisions_per_day=2, auctions_per_step=100, threads=1) as market:
         held = []
         market.reset(0)
         while not market.done:
@@ -250,7 +306,8 @@ def test_invalid_options_are_refused(worlds):
         ({"budget": 0.0}, "budget 0.0 is not positive and finite"),
         ({"budget": -1.0}, "budget -1.0 is not positive"),
         ({"budget": np.inf}, "is not positive and finite"),
-        ({"fidelity": "half"}, "fidelity 'half' is unknown"),
+        ({"target": 0.0}, "target 0.0 is not positive and finite"),
+        ({"decisions_per_day": 0}, "decisions_per_day 0 is too few"),
         ({"attribution": "first"}, "attribution 'first' is unknown"),
         ({"threads": 0}, "threads 0 is too few"),
     ):
@@ -271,7 +328,11 @@ def test_invalid_options_are_refused(worlds):
             "market_state.reserve must be 0 or more: found -0.1",
         ),
         ({"market_state__usual_bid": np.array([0.0])}, ConfigError, "market_state.usual_bid must be positive"),
-        ({"auction_pressure__spend": -2.0}, ConfigError, "auction_pressure.spend must be positive: found -2.0"),
+        (
+            {"auction_pressure__budget": np.array([-2.0, 1.0])},
+            ConfigError,
+            "auction_pressure.budget must be positive: found -2.0",
+        ),
         ({"competitors__spread": np.array([0.0, 1.0])}, ConfigError, "competitors.spread must be positive"),
         ({"conversion_dynamics__base": np.array([np.nan])}, NonFiniteError, "conversion_dynamics.base is not finite"),
         ({"users__count": 0}, ConfigError, "users.count must be positive"),
@@ -302,12 +363,7 @@ def test_invalid_actions_are_refused_and_change_nothing(worlds):
                 ActionError,
                 "creative must be whole numbers",
             ),
-            (
-                {"bids": np.ones((1, 3, 4)), "pacing": np.full((1, 3), 1.5)},
-                ActionError,
-                "pacing must lie between 0 and 1",
-            ),
-            ({"bids": np.ones((1, 3, 4)), "pacing": np.ones(3)}, ShapeError, "pacing has shape"),
+            ({"bids": np.ones((1, 3, 4)), "creative": np.ones(3, int)}, ShapeError, "creative has shape"),
         ):
             with pytest.raises(error, match=text):
                 market.step(**arguments)

@@ -17,14 +17,18 @@ PARTS = (
 
 
 def outcome(world: World) -> bytes:
-    with MarketWorlds([world], bidders=2, steps=30, auctions_per_step=3000, threads=1) as market:
-        market.reset(0)
-        bids = np.stack(
-            [np.exp(market.parameters.usual_bid) * f for f in (1.0, 8.0)]
-        )  # one has money left at the end, the other has not
-        while not market.done:
-            market.step(bids, creative=np.array([[0], [1]]))
-        return b"".join(np.ascontiguousarray(a).tobytes() for a in market.total)
+    """Return everything that is seen of an episode: with the world's own number of auctions, and with many of them."""
+    parts: list[np.ndarray] = []
+    for steps, auctions in ((3, None), (30, 3000)):
+        with MarketWorlds([world], bidders=2, steps=steps, auctions_per_step=auctions, threads=1) as market:
+            market.reset(0)
+            bids = np.stack(
+                [np.exp(market.parameters.usual_bid) * f for f in (1.0, 8.0)]
+            )  # one has money left at the end, the other has not
+            while not market.done:
+                market.step(bids, creative=np.array([[0], [1]]))
+            parts += [*market.total, market.score(), market.observe()]
+    return b"".join(np.ascontiguousarray(part).tobytes() for part in parts)
 
 
 def changed(value: np.ndarray | float | int, name: str) -> np.ndarray | float | int:
@@ -35,8 +39,6 @@ def changed(value: np.ndarray | float | int, name: str) -> np.ndarray | float | 
         return np.minimum(value, 2)
     if name in ("count", "start"):
         return value + 1
-    if name == "hours":
-        return value * 1.1
     if name in ("share", "device", "campaign_share"):
         tilted = value * np.linspace(1.0, 1.3, value.shape[-1])
         return tilted / tilted.sum(axis=-1, keepdims=True)
@@ -49,8 +51,12 @@ def changed(value: np.ndarray | float | int, name: str) -> np.ndarray | float | 
             value * 4.0
         )  # it acts on how far a user's interest is from the mean: 10 % of it moves one in 500 purchases
     if name == "delay_shape":
-        return value * 2.0  # most purchases come in the same step with 10 % of it
-    if name in ("reserve", "position"):
+        return value * 0.4  # most purchases come in the same step with 10 % of it
+    if name == "reserve":
+        return value * 40.0  # rivals bid far above it
+    if name == "interest":
+        return value * 1.5
+    if name == "position":
         return value * np.linspace(1.5, 1.1, len(value))
     return value * 1.1
 

@@ -12,6 +12,7 @@ from parallel_agents.workflows.network.observations import (
     EXPLOIT_SEEN,
     HISTORY_SIZE,
     NO_ACTIVITY,
+    ORDERED_SIZE,
     SCAN_SEEN,
     History,
     classify,
@@ -119,7 +120,7 @@ def test_features_at_the_start_are_zero_except_the_turn(history: History) -> Non
     row = history.reset(bits())
     assert row.shape == (1, HISTORY_SIZE)
     assert not row.any()
-    assert history.reset(bits(), turn=50)[0, -1] == pytest.approx(0.5)
+    assert history.update(np.array([0]), bits())[0, -1] == pytest.approx(0.01)
 
 
 def test_activity_is_counted_and_its_trace_fades(history: History) -> None:
@@ -167,5 +168,20 @@ def test_decoys_in_the_history_agree_with_the_true_state_over_random_play() -> N
     for _ in range(100):
         actions = draws.integers(0, 145, 30)
         features = history.update(actions, worlds.step(actions)[0])
-        np.testing.assert_array_equal(history._records["decoys"], worlds._state["decoys"])
+        np.testing.assert_array_equal(history.records["decoys"], worlds._state["decoys"])
     assert features[:, 156:-1].any()
+
+
+def test_a_defender_in_an_order_reads_which_hosts_were_active_since_their_last_restore() -> None:
+    history = History(1, NetworkWorlds(1).rules, ORDERED_SIZE)
+    history.reset(bits())
+    user1 = HOST_NAMES.index("User1")
+    restore = np.array([action_id("Restore", "User1")])
+    column = [
+        history.update(action, observed)[0, HISTORY_SIZE + user1]
+        for action, observed in (
+            (np.array([0]), bits(User1="1000")), (np.array([0]), bits()), (restore, bits()),
+            (restore, bits(User1="1101")),
+        )
+    ]  # fmt: skip
+    assert column == [1.0, 1.0, 0.0, 1.0]  # an attack after the Restore of the same turn counts

@@ -98,3 +98,25 @@ def test_haraka_breaks_on_restore(game, on, host):
 def test_other_exploits_work_after_a_restore(game):
     play = game(ON).scan("User2").turn("Restore User2").exploit("User2", "EternalBlue")
     assert play.red_succeeded
+
+
+def test_an_escalated_session_is_not_removable_and_remove_knows_the_last_shell(game) -> None:
+    debugged = VERSIONS["debugged"]
+    escalated = game(debugged).scan("User2").exploit("User2", "BlueKeep").escalate("User2")
+    assert escalated.turn("Remove User2").blue_success == "F"
+    again = game(debugged).scan("User3").exploit("User3", "HTTPSRFI").exploit("User3", "HarakaRCE")
+    assert again.turn("Remove User3").blue_success == "F"  # the last shell that was detected has root
+    older = game(debugged).scan("User3").exploit("User3", "HTTPSRFI").exploit("User3", "HTTPRFI").turn("Remove User3")
+    assert (older.blue_success, older.access("User3")) == ("T", 1)  # the older session stays
+    head = game().scan("User3").exploit("User3", "HTTPSRFI").exploit("User3", "HTTPRFI").turn("Remove User3")
+    assert head.access("User3") == 0
+
+
+def test_the_vsftpd_decoy_on_port_21_is_a_web_server(game) -> None:
+    debugged = VERSIONS["debugged"]
+    for quirks, activity in ((debugged, "none"), (replace(debugged, vsftpd_is_web_server=False), "scan")):
+        attacked = game(quirks).turn("DecoyVsftpd Enterprise0").scan("Enterprise0")
+        assert 21 in attacked.ports("Enterprise0")
+        attacked.exploit("Enterprise0", "FTPDirectoryTraversal")
+        assert attacked.activity("Enterprise0") == activity
+        assert not attacked.red_succeeded

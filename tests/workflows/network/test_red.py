@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from parallel_agents.core.errors import ConfigError
-from parallel_agents.workflows.network import NetworkWorlds, action_id
+from parallel_agents.core.errors import ActionError, ConfigError
+from parallel_agents.workflows.network import NetworkWorlds, RedAgent, action_id
 from parallel_agents.workflows.network import scenario as sc
 from parallel_agents.workflows.network.red import choose_exploit
 from parallel_agents.workflows.network.step_kernels import ALLOWED, EXPLOIT_NOT_ALLOWED, TARGET_NOT_ALLOWED
@@ -333,3 +333,72 @@ def test_the_first_exploit_is_taken_three_times_out_of_four():
     assert [taken.count(x) for x in range(5)] == [0, 750, 125, 0, 125]
     assert choose_exploit(0b1000, 0.99) == 3
     assert choose_exploit(0, 0.5) == -1
+
+
+class Walker(RedAgent):
+    """Sweeps, scans, exploits and escalates whatever comes first."""
+
+    def reset(self) -> None:
+        self.seen: list[dict] = []
+
+    def get_action(self, knowledge):
+        self.seen.append(dict(knowledge))
+        if knowledge["success"] is None:
+            return "DiscoverRemoteSystems:User"
+        own = [host for host in knowledge["sessions"] if host not in knowledge["privileged"]]
+        if own:
+            return f"PrivilegeEscalate:{own[0]}"
+        fresh = [host for host in knowledge["hosts"] if host not in knowledge["scanned"]]
+        if fresh:
+            return f"DiscoverNetworkServices:{fresh[0]}"
+        free = [host for host in knowledge["scanned"] if host not in knowledge["sessions"]]
+        return f"ExploitRemoteService:{free[0]}" if free else "Sleep"
+
+
+def test_a_red_agent_of_ones_own_plays_by_the_rules():
+    worlds = NetworkWorlds(3, red=[Walker, "B_line", Walker], steps=30)
+    alone = NetworkWorlds(1, red="B_line", steps=30, first_world=1)
+    assert worlds.red == ("Walker", "B_line", "Walker")
+    worlds.reset(0), alone.reset(0)
+    for _ in range(30):
+        bits, rewards, _ = worlds.step([0, 0, 0])
+        np.testing.assert_array_equal(bits[1], alone.step([0])[0][0])  # the other worlds are as they were
+    first, second = worlds._custom[0].seen[:2]
+    assert (first["hosts"], first["sessions"], first["success"]) == (("User0",), ("User0",), None)
+    assert (second["hosts"], second["last_action"]) == (
+        ("User0", "User1", "User2", "User3", "User4"), "DiscoverRemoteSystems:User",
+    )  # fmt: skip
+    last = worlds._custom[0].seen[-1]
+    assert last["ports"]["User4"] == (22, 25, 80, 443, 3390)
+    assert {"User1", "User2"} <= set(last["privileged"])
+    assert rewards[0] < 0
+
+
+def test_a_red_agent_of_ones_own_also_plays_while_blue_sleeps():
+    late = NetworkWorlds(2, red=Walker, steps=30, late_start=12)
+    late.reset(0)
+    assert (late.turn, len(late._custom[0].seen)) == (12, 12)
+    early = NetworkWorlds(2, red=Walker, steps=30)
+    early.reset(0)
+    for _ in range(12):
+        early.step([0, 0])
+    np.testing.assert_array_equal(late.access, early.access)
+
+
+@pytest.mark.parametrize(
+    ("action", "message"),
+    [
+        ("ExploitRemoteService:Op_Server0", "has a target that red has not discovered yet"),
+        ("DiscoverRemoteSystems:Operational", "has a target that red has not discovered yet"),
+        ("Dance:User1", "is not a known action on a known host or subnet"),
+    ],
+)
+def test_a_red_agent_may_not_do_what_red_cannot(action, message):
+    class Cheat(RedAgent):
+        def get_action(self, knowledge):
+            return action
+
+    worlds = NetworkWorlds(1, red=Cheat)
+    worlds.reset(0)
+    with pytest.raises(ActionError, match=rf"Cheat.get_action\(knowledge\): .*{message}"):
+        worlds.step([0])

@@ -1,0 +1,271 @@
+"""`parallel-agents verify` and `diff`: replay a run and confirm its digest; find where two runs part, and why."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from parallel_agents.checkpoint import restore
+from parallel_agents.checkpoint.store import Manifest, Store
+from parallel_agents.cli.commands import Diff, Verify
+from parallel_agents.cli.output import print_result
+from parallel_agents.cli.record import open_environment, read_config, read_record, read_summary
+from parallel_agents.core import __version__
+from parallel_agents.core.errors import CheckpointError, ConfigError
+from parallel_agents.core.files import plain, read_json, write_json
+from parallel_agents.core.types import Array
+from parallel_agents.engine.run import Run
+from parallel_agents.nn.numerics import fingerprint
+from parallel_agents.tracking.metrics import Metrics, read_metrics
+from parallel_agents.tracking.progress import show_progress
+from parallel_agents.tracking.run_folder import RunFolder
+
+FORMAT = "parallel_agents.certificate.1"
+_MAX_CERTIFICATE_BYTES = 2**22
+
+# -- verify ----------------------------------------------------------------------------------------------------------
+
+
+def verify(options: Verify) -> int:
+    """Replay a run, or check a certificate; return 1 if the digests differ."""
+    if options.run_dir.suffix == ".json" and options.run_dir.is_file():
+        return _check_certificate(options)
+    folder = RunFolder.open(options.run_dir)
+    summary = read_summary(folder.path)
+    recorded = summary.get("digest")
+    if not recorded:
+        reason = summary.get("no_digest") or "it has no summary.json, so it did not finish"
+        raise ConfigError(f"{folder.path} has no digest that could be confirmed: {reason}")
+    steps = _sampled(folder, options) if options.sample else _in_full(folder, options, int(summary["epochs"]), recorded)
+    compared = list(steps)
+    equal = all(step["equal"] for step in compared)
+    result = {
+        "run_dir": str(folder.path),
+        "verified": equal,
+        "digest": recorded,
+        "mode": "sampled" if options.sample else "full",
+        "replayed": compared,
+        "fingerprint_differences": _differences(
+            summary["fingerprint"], fingerprint(portable="arithmetic" in summary["fingerprint"])
+        ),
+    }
+    if options.certificate is not None:
+        write_json(options.certificate, make_certificate(folder, summary, result))
+        result["certificate"] = str(options.certificate)
+    print_result(plain(result), _format_verified(result), as_json=options.json)
+    return 0 if equal else 1
+
+
+def _in_full(folder: RunFolder, options: Verify, epochs: int, digest: str) -> Iterator[dict[str, Any]]:
+    """Replay the whole run from its configuration alone."""
+    yield _replayed(open_environment(folder, options.target).prepare(), 0, epochs, digest, options)
+
+
+def _sampled(folder: RunFolder, options: Verify) -> Iterator[dict[str, Any]]:
+    """Replay from each checkpoint to the next one, for the newest `sample` pairs."""
+    pairs = list(pairwise(sorted(Store(folder.path).epochs())))[-options.sample :]
+    if not pairs:
+        raise ConfigError(
+            f"{folder.path} has fewer than two checkpoints, so nothing can be sampled: leave --sample out, or train "
+            "with experiment.checkpoint_every and experiment.keep_last set"
+        )
+    for first, last in pairs:
+        begun, stored = (open_environment(folder, options.target).prepare() for _ in range(2))
+        restore(begun, folder.path, epoch=first)
+        restore(stored, folder.path, epoch=last)
+        yield _replayed(begun, first, last, stored.summary()["digest"], options)
+
+
+def _replayed(run: Run, first: int, last: int, digest: str | None, options: Verify) -> dict[str, Any]:
+    """Run on to epoch `last` and compare the digest there."""
+    found = run.until(last, callbacks=[show_progress(quiet=options.quiet)])["digest"]
+    return {"from": first, "to": last, "digest": found, "equal": found == digest is not None}
+
+
+def _format_verified(result: Mapping[str, Any]) -> str:
+    lines = [
+        f"epochs {step['from']} to {step['to']}: {'equal' if step['equal'] else 'DIFFERENT'}"
+        for step in result["replayed"]
+    ]
+    lines.append(f"{'confirmed' if result['verified'] else 'NOT confirmed'}: digest {result['digest']}")
+    differences = result["fingerprint_differences"]
+    if differences:
+        lines.append("the run was made with other libraries or another CPU; equal bytes are promised for equal ones:")
+        lines += [f"  {line}" for line in differences]
+    elif not result["verified"]:
+        lines.append("libraries and CPU are the same: the target, its data or the package have changed since")
+    if "certificate" in result:
+        lines.append(f"certificate {result['certificate']}")
+    return "\n".join(lines) + "\n"
+
+
+# -- certificates ----------------------------------------------------------------------------------------------------
+
+
+def make_certificate(folder: RunFolder, summary: Mapping[str, Any], result: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a reader needs to repeat the run and compare: one JSON value, signed by its own hash."""
+    record = read_record(folder)
+    copies = sorted(path for path in (folder.path / "source").rglob("*.py") if path.is_file())
+    body = plain(
+        {
+            "format": FORMAT,
+            "run_id": folder.run_id,
+            "target": folder.environment,
+            "sources": {str(path.relative_to(folder.path)): _sha256(path.read_bytes()) for path in copies},
+            "git": record.get("git"),
+            "config": read_config(folder).as_dict(),
+            "epochs": summary["epochs"],
+            "digest": summary["digest"],
+            "digests": summary["digests"],
+            "fingerprint": summary["fingerprint"],
+            "verified": {
+                "equal": result["verified"],
+                "mode": result["mode"],
+                "replayed": [{name: step[name] for name in ("from", "to", "equal")} for step in result["replayed"]],
+                "when": datetime.now(UTC).isoformat(timespec="seconds"),
+                "version": __version__,
+                "fingerprint_differences": result["fingerprint_differences"],
+            },
+        }
+    )
+    return {**body, "sha256": certificate_hash(body)}
+
+
+def certificate_hash(certificate: Mapping[str, Any]) -> str:
+    """Return the hash of everything in a certificate but its own hash."""
+    body = {name: value for name, value in certificate.items() if name != "sha256"}
+    return _sha256(json.dumps(body, sort_keys=True, separators=(",", ":")).encode())
+
+
+def _check_certificate(options: Verify) -> int:
+    """Compare a certificate with its own hash."""
+    path = options.run_dir
+    try:
+        certificate = read_json(path, _MAX_CERTIFICATE_BYTES)
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"cannot read the certificate {path}: {error}") from error
+    if not isinstance(certificate, Mapping) or certificate.get("format") != FORMAT:
+        raise ConfigError(f"{path} is no certificate of `parallel-agents verify`")
+    intact = certificate.get("sha256") == certificate_hash(certificate)
+    result = {"certificate": str(path), "verified": intact, "digest": certificate.get("digest")}
+    verdict = "is as it was written" if intact else "was CHANGED after it was written"
+    print_result(result, f"{path} {verdict}: digest {result['digest']}\n", as_json=options.json)
+    return 0 if intact else 1
+
+
+def _sha256(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+# -- diff ------------------------------------------------------------------------------------------------------------
+
+
+def diff(options: Diff) -> int:
+    """Compare two run folders; return 1 if they differ in their results."""
+    one, other = RunFolder.open(options.run_dir), RunFolder.open(options.other)
+    summaries = read_summary(one.path), read_summary(other.path)
+    records = read_record(one), read_record(other)
+    digests = [summary.get("digest") for summary in summaries]
+    equal = digests[0] is not None and digests[0] == digests[1]
+    result = {
+        "runs": [str(one.path), str(other.path)],
+        "equal": equal,
+        "digests": digests,
+        "config": _differences(_flat(one), _flat(other)),
+        "fingerprint": _differences(*(record.get("fingerprint", {}) for record in records)),
+        "version": _differences(*({"version": record.get("version"), "git": record.get("git")} for record in records)),
+        "sources": _differences(_source_hashes(one), _source_hashes(other)),
+        "first_metric": None if equal else first_difference(read_metrics(one.path), read_metrics(other.path)),
+        "first_tensor": None if equal else _first_tensor(one, other),
+    }
+    print_result(plain(result), _format_diff(result), as_json=options.json)
+    return 0 if equal else 1
+
+
+def _flat(folder: RunFolder) -> dict[str, Any]:
+    sections = plain(read_config(folder).as_dict())
+    return {f"{section}.{key}": value for section, keys in sections.items() for key, value in keys.items()}
+
+
+def _source_hashes(folder: RunFolder) -> dict[str, str]:
+    root = folder.path / "source"
+    return {str(path.relative_to(root)): _sha256(path.read_bytes())[:12] for path in sorted(root.rglob("*.py"))}
+
+
+def _differences(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
+    """Return a line for each key whose values differ."""
+    keys = [key for key in dict.fromkeys([*one, *other]) if one.get(key) != other.get(key)]
+    return [f"{key}: {one.get(key)} | {other.get(key)}" for key in keys]
+
+
+def first_difference(one: Metrics, other: Metrics) -> dict[str, Any] | None:
+    """Return the first epoch, agent and recorded value in which two runs part; None if none is recorded."""
+    names = [str(name) for name in one.start.get("agents", [])]
+    epochs, rounds = zip(one.epochs, other.epochs, strict=False), zip(one.rounds, other.rounds, strict=False)
+    for ours, theirs in sorted([*epochs, *rounds], key=lambda pair: int(pair[0]["epoch"])):
+        left, right = _columns(ours), _columns(theirs)
+        for name in left:
+            for agent, (a, b) in enumerate(zip(left[name], right.get(name, []), strict=False)):
+                if a != b:
+                    return {"epoch": ours["epoch"], "agent": names[agent], "value": name, "values": [a, b]}
+    return None
+
+
+def _columns(record: Mapping[str, Any]) -> dict[str, list[Any]]:
+    """Return the values per agent of an epoch or a round."""
+    known = {"reward": "rewards", "episode return": "episode_returns", "episodes": "episodes"}
+    return {**{name: record[key] for name, key in known.items() if key in record}, **record["metrics"]}
+
+
+def _first_tensor(one: RunFolder, other: RunFolder) -> dict[str, Any] | None:
+    """Return epoch, agent and tensor in which the oldest common checkpoints of two runs differ."""
+    stores = Store(one.path), Store(other.path)
+    for epoch in sorted(set(stores[0].epochs()) & set(stores[1].epochs())):
+        try:
+            pairs = [(store, store.manifest(epoch)) for store in stores]
+            ours, theirs = (_state_arrays(store, manifest) for store, manifest in pairs)
+        except CheckpointError:
+            continue
+        for name in sorted(name for name in set(ours) & set(theirs) if ".metric." not in name):
+            if (place := _first_place(ours[name], theirs[name])) is not None:
+                stack, _, tensor = name.partition(".")
+                return {"epoch": epoch, "stack": stack, "agent": place, "tensor": tensor}
+    return None
+
+
+def _state_arrays(store: Store, manifest: Manifest) -> dict[str, Array]:
+    return store.read(manifest, f"state-{manifest.epoch:06d}.safetensors")
+
+
+def _first_place(one: Array, other: Array) -> int | None:
+    """Return the first row in which two arrays differ in a byte; None: they are equal."""
+    if one.shape != other.shape or one.dtype != other.dtype:
+        return 0
+    if one.tobytes() == other.tobytes() or not one.ndim:
+        return None if one.tobytes() == other.tobytes() else 0
+    rows = [row for row in range(len(one)) if np.asarray(one[row]).tobytes() != np.asarray(other[row]).tobytes()]
+    return rows[0]
+
+
+def _format_diff(result: Mapping[str, Any]) -> str:
+    lines = ["the runs are equal" if result["equal"] else "the runs differ"]
+    lines += [f"  digest {digest}" for digest in result["digests"]]
+    for name in ("config", "fingerprint", "version", "sources"):
+        lines += [f"{name}:"] * bool(result[name]) + [f"  {line}" for line in result[name]]
+    if found := result["first_metric"]:
+        a, b = found["values"]
+        lines.append(
+            f"first recorded difference: epoch {found['epoch']}, {found['agent']}, {found['value']}: {a} | {b}"
+        )
+    if found := result["first_tensor"]:
+        lines.append(
+            f"oldest common checkpoint that differs: epoch {found['epoch']}, row {found['agent']} of stack "
+            f"{found['stack']}, tensor {found['tensor']}"
+        )
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,224 @@
+"""Whole epochs in one compiled call, where the worlds are compiled too.
+
+An environment offers its worlds as a `CompiledWorld`: numba functions over a tuple of arrays. `collector` makes of them
+one function without the lock that plays many turns: it observes, lets the agents act (`algorithms.acting_kernels`),
+applies the actions and stores the transitions, in the order of `Loop.turn` and with the same bytes.
+
+Shapes: N agents, W worlds, D numbers of an observation, A numbers of an action.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from types import FunctionType
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from parallel_agents.algorithms.acting_kernels import Policy, Scratch, Turn, act
+from parallel_agents.core import PACKAGE
+from parallel_agents.core.compiled import njit
+from parallel_agents.core.errors import ContractError
+from parallel_agents.core.types import Array
+from parallel_agents.kernels.intrinsics import bits32
+from parallel_agents.replay.ring import RingArrays, add_turn
+
+Bools = NDArray[np.bool_]
+Kernel = Callable[..., Any]
+BAD_OBSERVATION, BAD_REWARD, BAD_ACTION = range(1, 4)
+EXPONENT = np.int32(0x7F800000)
+"""The bits that are all set in numbers that are not finite."""
+
+
+def _unbound(*_: Any) -> Any:
+    """Stand for a function of a world, which `collector` binds."""
+    raise ContractError("_collect() has no world: call collector()")
+
+
+reset = begin_turn = observe = apply = _unbound
+
+
+class CompiledWorld(NamedTuple):
+    """The worlds of an environment as numba functions, all of which take `arrays` first.
+
+    The functions allocate as little as they can and never call Python. They stand at the top of a module.
+    """
+
+    arrays: Any
+    """A tuple, or a named tuple, of the arrays and numbers that describe the worlds."""
+    reset: Kernel
+    """reset(arrays, which, epoch, turn): start a new episode in the worlds of a (W,) mask."""
+    begin_turn: Kernel
+    """begin_turn(arrays, active, able, epoch, turn): move everything that is not an agent.
+
+    active: (W,) worlds whose episode goes on. able: (N, W) bool, all True; set it False where an agent cannot act.
+    """
+    observe: Kernel
+    """observe(arrays, out): write the observations into a float32 array (N, W, D)."""
+    apply: Kernel
+    """apply(arrays, actions, acting, active, rewards, terminated, truncated, epoch, turn): apply actions (N, W, A).
+
+    acting: (N, W) agents that act. rewards: (N, W) float32, all 0. terminated and truncated: (N, W) bool, all False.
+    Return -1, or n * W + w where an action does not exist.
+    """
+
+
+class Progress(NamedTuple):
+    """Where the loop stands: what a compiled epoch reads and writes of it."""
+
+    alive: Bools
+    """(N, W) agents whose episode goes on."""
+    first: Bools
+    """(N, W) agents whose episode starts with the next turn."""
+    returns: NDArray[np.float64]
+    """(N, W) reward of each agent in this epoch."""
+    running: NDArray[np.float64]
+    """(2, N, W) return and length of the episodes that go on."""
+    finished: NDArray[np.float64]
+    """(3, N) number, returns and lengths of the episodes that ended in this epoch."""
+    counters: NDArray[np.int64]
+    """(5,) turns of the epoch, transitions, what went wrong, where (n * W + w), and steps of single worlds."""
+
+
+class Store(NamedTuple):
+    """The buffers of the agents, and what a turn stores beside the columns of every ring."""
+
+    ring: RingArrays
+    turns: int
+    columns: tuple[Array, Array, Array, Array]
+    """(N, rows, W, E) log-probability, value, unsquashed action and priority; E is 0 where there is none."""
+    version: int
+    """Version of the acting weights."""
+    active: bool
+    """Whether anything is stored."""
+
+
+def _collect(
+    world: Any,
+    policy: Policy,
+    turn: Turn,
+    scratch: Scratch,
+    store: Store,
+    progress: Progress,
+    draws: NDArray[np.float64],
+    exploration: NDArray[np.float64],
+    autoreset: bool,
+    epoch: int,
+    start: int,
+    end: int,
+) -> None:
+    """Play turns start … end - 1, or until every episode has ended; draws: (end - start, N, W, slots)."""
+    alive, first, returns, running, finished, counters = progress
+    agents, worlds, size = turn.observations.shape
+    active, able = np.empty(worlds, np.bool_), np.empty((agents, worlds), np.bool_)
+    acting, present = np.empty((agents, worlds), np.bool_), np.ones(agents, np.bool_)
+    terminated, truncated = np.empty((agents, worlds), np.bool_), np.empty((agents, worlds), np.bool_)
+    rewards = np.empty((agents, worlds), np.float32)
+    for number in range(start, end):
+        some = autoreset
+        for w in range(worlds):
+            active[w] = False
+            for n in range(agents):
+                active[w] |= alive[n, w]
+            some |= active[w]
+            counters[4] += active[w]
+        if not some:
+            return
+        counters[0] = number
+        able[:] = True
+        begin_turn(world, active, able, epoch, number)
+        observe(world, turn.observations)
+        for n in range(agents):
+            for w in range(worlds):
+                unusual = 0
+                for d in range(size):  # without a branch, so that it compiles to a few wide comparisons
+                    unusual += (bits32(turn.observations[n, w, d]) & EXPONENT) == EXPONENT
+                if unusual:
+                    counters[2], counters[3] = BAD_OBSERVATION, n * worlds + w
+                    return
+        act(policy, turn, scratch, draws[number - start], exploration, first, np.bool_(False), np.int64(0), agents)
+        for n in range(agents):
+            for w in range(worlds):
+                acting[n, w] = alive[n, w] and able[n, w]
+                rewards[n, w], terminated[n, w], truncated[n, w] = 0.0, False, False
+        invalid = apply(world, turn.actions, acting, active, rewards, terminated, truncated, epoch, number)
+        if invalid >= 0:
+            counters[2], counters[3] = BAD_ACTION, invalid
+            return
+        for n in range(agents):
+            for w in range(worlds):
+                if not alive[n, w]:
+                    rewards[n, w], terminated[n, w], truncated[n, w] = 0.0, False, False
+                if not np.isfinite(rewards[n, w]):
+                    counters[2], counters[3] = BAD_REWARD, n * worlds + w
+                    return
+                truncated[n, w] = truncated[n, w] and not terminated[n, w]
+                returns[n, w] += rewards[n, w]
+                counters[1] += acting[n, w]
+                running[0, n, w] += rewards[n, w]
+                running[1, n, w] += alive[n, w]
+                if terminated[n, w] or truncated[n, w]:
+                    finished[0, n] += 1.0
+                    finished[1, n] += running[0, n, w]
+                    finished[2, n] += running[1, n, w]
+                    running[0, n, w] = running[1, n, w] = 0.0
+        if store.active:
+            _store_columns(store, turn)
+            add_turn(
+                store.ring, store.turns, turn.observations, turn.actions, rewards, terminated, truncated, acting, first,
+                present, store.version,
+            )  # fmt: skip
+        for w in range(worlds):
+            active[w] = not active[w]  # from here on the worlds that restart
+            for n in range(agents):
+                first[n, w] = False
+                if terminated[n, w] or truncated[n, w]:
+                    alive[n, w] = False
+        if autoreset and active.any():
+            reset(world, active, epoch, number)
+            for w in range(worlds):
+                for n in range(agents):
+                    alive[n, w] |= active[w]
+                    first[n, w] |= active[w]
+
+
+@njit(cache=True, inline="always")  # type: ignore[untyped-decorator]
+def _store_columns(store: Store, turn: Turn) -> None:
+    """Write what a turn stores beside the columns of every ring into the next row; a priority starts at 0."""
+    agents, rows, worlds = store.ring.valid.shape
+    log_prob, value, raw, priority = store.columns
+    for n in range(agents):
+        r = store.ring.pos[n] % rows
+        for w in range(worlds):
+            for e in range(log_prob.shape[3]):
+                log_prob[n, r, w, e] = turn.log_prob[n, w, e]
+                value[n, r, w, e] = turn.value[n, w, e]
+            for e in range(raw.shape[3]):
+                raw[n, r, w, e] = turn.raw[n, w, e]
+            for e in range(priority.shape[3]):
+                priority[n, r, w, e] = 0.0
+
+
+@cache
+def collector(reset: Kernel, begin_turn: Kernel, observe: Kernel, apply: Kernel) -> Kernel:
+    """Return `_collect` compiled for one kind of world.
+
+    numba stores compiled code under the name of a function, so each kind of world gives its own. Worlds that come from
+    outside this package put a hash of their source into it, since numba itself looks only at the file of `_collect`.
+    """
+    functions = {"reset": reset, "begin_turn": begin_turn, "observe": observe, "apply": apply}
+    codes = [(own.py_func.__module__, own.py_func.__code__) for own in functions.values()]  # type: ignore[attr-defined]
+    paths = [Path(code.co_filename) for _, code in codes]
+    digest = hashlib.sha256(repr([(module, code.co_qualname) for module, code in codes]).encode())
+    stored = all(path.is_file() for path in paths)  # not in a notebook
+    for path in sorted({path for path in paths if stored and not path.is_relative_to(PACKAGE)}):
+        digest.update(path.read_bytes())
+    name = f"collect_{digest.hexdigest()[:12]}"
+    bound = FunctionType(_collect.__code__, {**globals(), **functions}, name)
+    bound.__qualname__ = name
+    compiled: Kernel = njit(cache=stored, nogil=True, error_model="numpy")(bound)
+    return compiled

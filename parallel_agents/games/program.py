@@ -1,0 +1,346 @@
+"""A grid game as a program: the rules that a game is built from, as rows of a table that compiled code executes.
+
+A game made only of the engine's parts is played by these functions, turn by turn or, with compiled agents, whole epochs
+at a time (`engine.collect`); it needs no code of its own. The lists of a `GridEnvironment` say which part takes effect
+when, and `Program` packs them: each part writes one row with its numbers, and its arrays into common ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import IntEnum
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from parallel_agents.core.compiled import njit
+from parallel_agents.core.seeding import draw, uniform
+from parallel_agents.core.types import Array
+from parallel_agents.games import kernels
+from parallel_agents.games.grid import Grid
+from parallel_agents.games.kernels import Bytes, Flags, Floats, GridArrays, Ints, Stream
+from parallel_agents.games.observation import observe_windows
+
+
+class Phase(IntEnum):
+    """When a part takes effect."""
+
+    RESET = 0
+    """When a world starts on a new field."""
+    BEGIN = 1
+    """Before the agents observe."""
+    EARN = 2
+    """When agents enter cells."""
+    CLEAR = 3
+    """After all agents have moved."""
+    SETTLE = 4
+    """After that."""
+    END = 5
+    """At the end of a turn."""
+
+
+class Effect(IntEnum):
+    """What a part does; the comment says what its numbers are."""
+
+    SPAWN = 0  # layer, code that is replaced
+    SPAWN_UNLESS = 1  # layer, code that is replaced, layer and code of what hinders it
+    REGROW = 2  # layer, code
+    REFILL = 3  # count
+    CLEAR_BEAMS = 4
+    BEAM = 5  # action, code, length, half width, whether it hits agents, layer of changes, turns that hit agents freeze
+    END_WITHOUT = 6  # layer, code
+    CAPTURE = 7  # code, how many agents it takes
+    LOSE = 8  # code, owner
+    LOTTERY = 9  # code
+    SET_ROLES = 10  # role
+    TAKE_ROLE = 11  # code, role
+    MEET = 12  # role of those who do not take part
+    CHOOSE_IT = 13
+    TAG = 14  # turns for which a tagged agent is frozen
+
+
+NUMBERS = 8
+"""Numbers of a part, at most."""
+
+
+class Row(NamedTuple):
+    """One part in one phase, as it is packed."""
+
+    phase: Phase
+    effect: Effect
+    number: int = 0
+    """Number of the part, which addresses its draws."""
+    numbers: tuple[int, ...] = ()
+    sites: Array | None = None
+    """(S, 2) cells."""
+    other_sites: Array | None = None
+    """(S, 2) further cells, or offsets of cells."""
+    codes: Array | None = None
+    """Codes of kinds."""
+    floats: tuple[float, ...] = ()
+    """Probabilities, shares or rewards."""
+
+
+class Part(Protocol):
+    """A rule that a game is built from."""
+
+    def rows(self) -> list[Row]:
+        """Return what the rule does in each phase."""
+
+
+class GridWorld(NamedTuple):
+    """The worlds of a grid game: what the functions of this module read and write."""
+
+    grid: GridArrays
+    template: Bytes
+    starts: Ints
+    step_table: NDArray[np.int8]
+    values: Floats
+    """(K + 1,) the reward for entering each code."""
+    key: NDArray[np.uint64]
+    """(2,) the random key of the game."""
+    frozen: NDArray[np.int32]
+    """(N, W) turns for which each agent cannot act."""
+    able: Flags
+    """(N, W) agents that can act in this turn."""
+    chosen: NDArray[np.int64]
+    """(N, W) the action that each agent took in this turn."""
+    roles: NDArray[np.int64]
+    """(N, W) the role of each agent, in games that have roles."""
+    earned: NDArray[np.float64]
+    """(N, W) reward of each agent in this episode."""
+    windows: tuple[Floats, Bytes, NDArray[np.uint64], Floats, int, bool]
+    """Observations, headings or zeros, offsets of kinds, colours, side, whether kinds are channels."""
+    table: NDArray[np.int64]
+    """(R, 12 + NUMBERS) phase, effect, number, begin and end of sites, of other sites, codes and floats; numbers."""
+    sites: Ints
+    codes: Bytes
+    floats: NDArray[np.float64]
+
+
+_HEAD = 11
+
+
+def pack_rows(rows: list[Row]) -> tuple[NDArray[np.int64], Ints, Bytes, NDArray[np.float64]]:
+    """Return the table of the rows, and the sites, codes and floats of all of them."""
+    sites: list[Array] = [np.empty((0, 2), np.int32)]
+    codes: list[Array] = [np.empty(0, np.uint8)]
+    floats: list[float] = []
+    table = np.zeros((len(rows), _HEAD + NUMBERS), np.int64)
+
+    def placed(pool: list[Array], array: Array | None) -> tuple[int, int]:
+        begin = sum(map(len, pool))
+        pool.append(pool[0] if array is None else np.asarray(array, pool[0].dtype))
+        return begin, begin + len(pool[-1])
+
+    for line, row in zip(table, rows, strict=True):
+        begin = len(floats)
+        floats += row.floats
+        places = (*placed(sites, row.sites), *placed(sites, row.other_sites), *placed(codes, row.codes))
+        line[:_HEAD] = int(row.phase), int(row.effect), row.number, *places, begin, len(floats)
+        line[_HEAD : _HEAD + len(row.numbers)] = row.numbers
+    return table, np.concatenate(sites), np.concatenate(codes), np.array(floats)
+
+
+# -- compiled --------------------------------------------------------------------------------------------------------
+
+
+@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+def reset(world: GridWorld, which: Flags, epoch: int, turn: int) -> None:
+    """Start the worlds of the mask on a new field."""
+    key = (world.key[0], world.key[1], np.uint64(epoch), np.uint64(turn))
+    kernels.reset(world.grid[0], world.template, which)
+    kernels.place(world.grid, world.starts, key, which)
+    for w in range(len(which)):
+        if which[w]:
+            for n in range(len(world.frozen)):
+                world.frozen[n, w] = 0
+                world.earned[n, w] = 0.0
+    run_phase(world, Phase.RESET, which, epoch, turn, np.empty((0, 0), np.float32))
+
+
+@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+def begin_turn(world: GridWorld, active: Flags, able: Flags, epoch: int, turn: int) -> None:
+    """Count frozen turns down, and let things appear."""
+    agents, worlds = world.frozen.shape
+    for n in range(agents):
+        for w in range(worlds):
+            able[n, w] = world.able[n, w] = world.frozen[n, w] == 0
+            world.frozen[n, w] -= world.frozen[n, w] > 0
+    run_phase(world, Phase.BEGIN, np.ones(worlds, np.bool_), epoch, turn, np.empty((0, 0), np.float32))
+
+
+@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+def observe(world: GridWorld, out: Floats) -> None:
+    """Write what every agent observes into (N, W, size)."""
+    windows, up, offsets, palette, side, onehot = world.windows
+    cells, margin, positions = world.grid[0], world.grid[1], world.grid[3]
+    observe_windows(windows, (cells, margin, positions), up, np.int64(0), offsets, palette, side, onehot)
+    flat = out.reshape(-1)
+    for at in range(len(flat)):
+        flat[at] = windows[at]
+
+
+@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+def apply(
+    world: GridWorld,
+    actions: NDArray[np.int64],
+    acting: Flags,
+    active: Flags,
+    rewards: Floats,
+    terminated: Flags,
+    truncated: Flags,
+    epoch: int,
+    turn: int,
+) -> int:
+    """Let all agents act in list order, then settle the turn."""
+    agents, worlds = rewards.shape
+    entered, settled = np.empty((agents, worlds), np.uint8), np.zeros((agents, worlds), np.float32)
+    chosen = actions.reshape(agents, worlds)
+    invalid = kernels.move(world.grid, world.able, world.step_table, chosen, 0, entered)
+    if invalid >= 0:
+        return invalid
+    for n in range(agents):
+        for w in range(worlds):
+            world.chosen[n, w] = chosen[n, w]
+    earn(world, entered, 0, rewards, epoch, turn)
+    settle(world, active, settled, epoch, turn)
+    run_phase(world, Phase.END, np.ones(worlds, np.bool_), epoch, turn, settled)
+    end_episodes(world, terminated)
+    for n in range(agents):
+        for w in range(worlds):
+            rewards[n, w] += settled[n, w]
+            if active[w]:
+                world.earned[n, w] += rewards[n, w]
+    return -1
+
+
+@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+def earn(world: GridWorld, entered: Bytes, first: int, rewards: Floats, epoch: int, turn: int) -> None:
+    """Add to rewards (N, W) what the agents from `first` on earn by the (n, W) codes they entered."""
+    for i in range(len(entered)):
+        for w in range(entered.shape[1]):
+            rewards[first + i, w] += world.values[entered[i, w]]
+    for line in world.table:
+        if line[0] != Phase.EARN:
+            continue
+        code, owner, floats = line[11], line[12], world.floats[line[9] : line[10]]
+        for i in range(len(entered)):
+            for w in range(entered.shape[1]):
+                if entered[i, w] != code:
+                    continue
+                if line[1] == Effect.TAKE_ROLE:
+                    world.roles[first + i, w] = owner
+                elif line[1] == Effect.LOTTERY:
+                    key = world.key[1] + np.uint64(first + i)
+                    words = draw(world.key[0], key, np.uint64(0), np.uint64(turn), np.uint64(epoch), np.uint64(w))
+                    rewards[first + i, w] += np.float32(floats[int(uniform(words[0]) * len(floats))])
+                elif first + i != owner:
+                    rewards[owner, w] -= np.float32(floats[0])
+
+
+@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+def settle(world: GridWorld, active: Flags, rewards: Floats, epoch: int, turn: int) -> None:
+    """Apply what happens after all agents have moved, and add its rewards (N, W)."""
+    run_phase(world, Phase.CLEAR, active, epoch, turn, rewards)
+    run_phase(world, Phase.SETTLE, active, epoch, turn, rewards)
+
+
+@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+def end_episodes(world: GridWorld, terminated: Flags) -> None:
+    """Set (N, W) True in worlds whose episode has ended."""
+    for line in world.table:
+        if line[1] == Effect.END_WITHOUT:
+            left = kernels.count(world.grid[0], world.grid[1], line[11], world.sites[line[3] : line[4]], line[12])
+            for n in range(len(terminated)):
+                for w in range(len(left)):
+                    terminated[n, w] |= left[w] == 0
+
+
+@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+def run_phase(world: GridWorld, phase: int, which: Flags, epoch: int, turn: int, rewards: Floats) -> None:
+    """Let every part of a phase take effect, in order; rewards: (N, W), read in the phase `SETTLE` only."""
+    cells, margin = world.grid[0], world.grid[1]
+    worlds = len(which)
+    key = (world.key[0], world.key[1], np.uint64(epoch), np.uint64(turn))
+    for line in world.table:
+        if line[0] != phase:
+            continue
+        effect, stream = line[1], line[2] + (Stream.POPULATE if phase == Phase.RESET else Stream.SPAWN)
+        sites, others = world.sites[line[3] : line[4]], world.sites[line[5] : line[6]]
+        codes, floats = world.codes[line[7] : line[8]], world.floats[line[9] : line[10]]
+        if effect == Effect.SPAWN or effect == Effect.SPAWN_UNLESS:
+            probabilities = np.full(worlds, floats[0])
+            if effect == Effect.SPAWN_UNLESS:
+                hindered = kernels.count(cells, margin, line[13], others, line[14])
+                for w in range(worlds):
+                    share = hindered[w] / len(others)
+                    probabilities[w] = floats[0] * (1.0 - min(share / max(floats[1], 1e-9), 1.0))
+            kernels.spawn(cells, margin, (line[11], sites, codes, line[12]), probabilities, key, stream, which)
+        elif effect == Effect.REGROW:
+            kernels.regrow(cells, margin, (line[11], sites, others, line[12]), floats, key, stream, which)
+        elif effect == Effect.REFILL:
+            kernels.refill(world.grid, sites, codes, line[11], key, stream, which)
+        elif effect == Effect.CLEAR_BEAMS:
+            kernels.clear_top(cells)
+        elif effect == Effect.BEAM:
+            _fire(world, line, codes)
+        elif effect == Effect.CAPTURE:
+            kernels.capture(world.grid, line[11], line[12], floats[0], rewards)
+        elif effect == Effect.SET_ROLES:
+            for n in range(len(world.roles)):
+                for w in range(worlds):
+                    if which[w]:
+                        world.roles[n, w] = line[11]
+            kernels.show_roles(world.grid, world.roles, codes)
+        elif effect == Effect.MEET:
+            kernels.meet(world.grid, world.roles, line[11], floats, which, rewards, sites, key, stream)
+            kernels.show_roles(world.grid, world.roles, codes)
+        elif effect == Effect.CHOOSE_IT:
+            kernels.choose_it(world.roles, which, key)
+            kernels.show_roles(world.grid, world.roles, codes)
+        elif effect == Effect.TAG:
+            kernels.tag(world.grid, world.roles, world.able, which, floats[0], line[11], rewards, world.frozen)
+            kernels.show_roles(world.grid, world.roles, codes)
+
+
+@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+def _fire(world: GridWorld, line: NDArray[np.int64], changes: Bytes) -> None:
+    """Fire the beams of the agents that chose to, and freeze those that were hit."""
+    agents, worlds = world.chosen.shape
+    firing = np.empty((agents, worlds), np.bool_)
+    hits = np.zeros((3, agents, worlds), np.int32)
+    for n in range(agents):
+        for w in range(worlds):
+            firing[n, w] = world.able[n, w] and world.chosen[n, w] == line[11]
+    shape = (line[12], line[13], line[14], line[15] > 0, line[16])
+    kernels.fire(world.grid, firing, shape, changes, (hits[0], hits[1], hits[2]))
+    for n in range(agents):
+        for w in range(worlds):
+            if hits[0, n, w] > 0:
+                world.frozen[n, w] = max(world.frozen[n, w], line[17])
+
+
+def grid_world(grid: Grid, observer: Any, key: tuple[int, int], parts: Sequence[Part]) -> GridWorld:
+    """Return the worlds of a game that is made of these parts."""
+    table, sites, codes, floats = pack_rows([row for part in parts for row in part.rows()])
+    shape = grid.headings.shape
+    return GridWorld(
+        grid=grid.arrays,
+        template=grid.template,
+        starts=grid.starts,
+        step_table=grid.step_table,
+        values=grid.field.values,
+        key=np.array(key, np.uint64),
+        frozen=np.zeros(shape, np.int32),
+        able=np.ones(shape, np.bool_),
+        chosen=np.full(shape, -1),
+        roles=np.zeros(shape, np.int64),
+        earned=np.zeros(shape),
+        windows=observer.arrays,
+        table=table,
+        sites=sites,
+        codes=codes,
+        floats=floats,
+    )

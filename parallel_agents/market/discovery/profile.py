@@ -1,0 +1,146 @@
+"""A profile of an export before anything is fitted: how it was understood, and what can and cannot be discovered."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from parallel_agents.market.discovery.column_map import ColumnMap, column_map_toml
+from parallel_agents.market.discovery.export_reader import Export, open_export
+
+_FEWEST_DAYS = 14
+_FEWEST_PURCHASES = 10
+_MOST_SHOWN = 5
+
+
+@dataclass(frozen=True)
+class TableProfile:
+    """Rows, days, days without any row, and the share of nulls of every column that has any."""
+
+    rows: int
+    first_day: str
+    last_day: str
+    days: int
+    empty_days: int
+    nulls: Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class Profile:
+    """What an export holds: tables, columns as they were understood, oddities, and what follows for discovery."""
+
+    source: str
+    tables: Mapping[str, TableProfile]
+    columns: Mapping[str, Mapping[str, str | None]]
+    understood: tuple[str, ...]
+    odd: tuple[str, ...]
+    can: tuple[str, ...]
+    cannot: tuple[str, ...]
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return everything as plain values."""
+        return asdict(self)
+
+    def columns_toml(self) -> str:
+        """Return the column map as it was understood."""
+        return column_map_toml({}, self.columns)
+
+    def text(self) -> str:
+        """Return the profile as a page of text."""
+        lines = [f"{self.source}"]
+        for name, t in self.tables.items():
+            gaps = f", {t.empty_days} days without any row" if t.empty_days else ""
+            lines.append(f"  {name:<17} {t.rows:>9,} rows, {t.first_day} to {t.last_day} ({t.days} days{gaps})")
+            worst = sorted(t.nulls.items(), key=lambda item: -item[1])[:_MOST_SHOWN]
+            lines += [f"      {share:4.0%} of {column} is empty" for column, share in worst]
+        for table, matched in self.columns.items():
+            found = ", ".join(f"{ours} = {theirs}" for ours, theirs in matched.items() if theirs not in (None, ours))
+            lines += [f"  {table}: {found}"] if found else []
+        lines += [f"  understood: {note}" for note in self.understood]
+        lines += [f"  odd: {note}" for note in self.odd]
+        lines += [f"  can be discovered: {note}" for note in self.can]
+        lines += [f"  cannot be discovered: {note}" for note in self.cannot]
+        return "\n".join(lines) + "\n"
+
+
+def profile_of(source: str | Path | Mapping[str, Any], columns: ColumnMap | None = None) -> Profile:
+    """Return the profile of an export."""
+    export = open_export(source, columns)
+    tables = {"events": _table(export, "hits", "make_timestamp(ts)")}
+    for report in sorted(export.reports):
+        tables[report] = _table(export, "insights" if report == "auction_insights" else report, "date")
+    can, cannot = _discoverable(export, tables)
+    return Profile(export.source, tables, export.columns, export.notes, tuple(_oddities(export)), can, cannot)
+
+
+def _one(export: Export, query: str) -> Any:
+    return export.connection.execute(query).fetchall()[0]
+
+
+def _table(export: Export, table: str, day: str) -> TableProfile:
+    """Return the profile of one table."""
+    rows, first, last, days, filled = _one(
+        export,
+        f"SELECT count(*), CAST(min({day}) AS DATE), CAST(max({day}) AS DATE), "
+        f"datediff('day', min({day}), max({day})) + 1, count(DISTINCT CAST({day} AS DATE)) FROM {table}",
+    )
+    names = [row[0] for row in export.connection.execute(f"DESCRIBE {table}").fetchall()]
+    counts = _one(export, "SELECT " + ", ".join(f'count("{name}")' for name in names) + f" FROM {table}")
+    nulls = {name: 1.0 - count / rows for name, count in zip(names, counts, strict=True) if count < rows}
+    return TableProfile(int(rows), str(first), str(last), int(days), max(int(days) - int(filled), 0), nulls)
+
+
+def _oddities(export: Export) -> list[str]:
+    """Return what looks wrong but can be read."""
+    odd = []
+    repeated = _one(export, 'SELECT count(*) - count(DISTINCT hash("user", ts, name, page, transaction)) FROM hits')[0]
+    if repeated:
+        odd.append(f"{repeated:,} events occur more than once with the same user, time, name and page")
+    largest, median = _one(export, "SELECT max(value), median(value) FROM hits WHERE name = 'purchase' AND value > 0")
+    if largest is not None and largest > 100 * median:
+        odd.append(f"the largest purchase ({largest:,.2f}) is more than 100 times the median ({median:,.2f})")
+    if "ads" in export.reports:
+        free = _one(export, "SELECT count(*) FROM ads WHERE clicks > 0 AND coalesce(cost, 0) = 0")[0]
+        if free:
+            odd.append(f"{free:,} rows of the ads table have clicks but no cost")
+        price = _one(export, "SELECT sum(cost) / nullif(sum(clicks), 0) FROM ads")[0]
+        if price is not None and price > 10_000:
+            odd.append(f"a click costs {price:,.0f} on average: is cost in micros? Then name its column …micros")
+        names = export.connection.execute(
+            "SELECT DISTINCT campaign FROM ads ANTI JOIN hits USING (campaign)"
+        ).fetchall()
+        odd += [f"campaign {row[0]!r} of the ads table has no event of its name" for row in names[:_MOST_SHOWN]]
+    return odd
+
+
+def _discoverable(export: Export, tables: Mapping[str, TableProfile]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return what can and what cannot be discovered, and why."""
+    views, purchases, origins = _one(
+        export,
+        "SELECT count(*) FILTER (name = 'page_view' AND page IS NOT NULL), count(*) FILTER (name = 'purchase'), "
+        "count(*) FILTER (source IS NOT NULL OR medium IS NOT NULL OR campaign IS NOT NULL) FROM hits",
+    )
+    days = tables["events"].days
+    known = dict.fromkeys(("bid", "impression_share", "position"), 0)
+    if "ads" in export.reports:
+        counts = _one(export, "SELECT " + ", ".join(f"count({name})" for name in known) + " FROM ads")
+        known = dict(zip(known, counts, strict=True))
+    checks = (
+        ("segments of users", views > 0, "there are no page views with an address"),
+        ("clicks and their channels", origins > 0, "no event has a source, medium or campaign"),
+        ("delays, rates and values of purchases", purchases >= _FEWEST_PURCHASES, f"{purchases} purchases are too few"),
+        ("seasons", days >= _FEWEST_DAYS, f"{days} days are too few: at least {_FEWEST_DAYS} are needed"),
+        ("creatives and prices", "ads" in export.reports, "there is no ads table"),
+        ("number of auctions", known["impression_share"] > 0, "no row of the ads table has an impression share"),
+        ("position effects", known["position"] > 0, "no row of the ads table has a position"),
+        (
+            "rivals",
+            "auction_insights" in export.reports and known["bid"] > 0,
+            "auction insights and our own bids are both needed",
+        ),
+        ("prices by hour", "ads_by_hour" in export.reports, "there is no report by hour"),
+    )
+    can = tuple(what for what, there, _ in checks if there)
+    return can, tuple(f"{what}: {why}" for what, there, why in checks if not there)

@@ -1,0 +1,184 @@
+"""One agent's network as an ordinary `torch.nn.Module`, with ordinary names in its `state_dict`, and back.
+
+Such a module can be used anywhere, traced to TorchScript, or exported to ONNX. It takes observations (R, *shape), or
+flattened (R, inputs), and returns what the network returns: values of actions, or policy outputs and the value.
+"""
+
+from __future__ import annotations
+
+import copy
+import io
+import warnings
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from parallel_agents.core.errors import ConfigError
+from parallel_agents.core.files import write_atomically
+from parallel_agents.nn.actor_critic import ActorCritic
+from parallel_agents.nn.distributions import SquashedGaussian
+from parallel_agents.nn.layers import MLP, Network
+from parallel_agents.nn.user_module import ModuleNetwork
+
+
+def to_module(network: Network, row: Tensor) -> nn.Module:
+    """Return a network with the weights of one agent's row (1, size) as a module of its own."""
+    module = _empty_module(network)
+    _copy(network, row, module, into_row=False)
+    return module
+
+
+def load_module(network: Network, row: Tensor, weights: nn.Module | Mapping[str, Tensor]) -> Tensor:
+    """Return a copy of one agent's row (1, size) with the weights of a module, or of its `state_dict`."""
+    module, new = _empty_module(network), row.clone()
+    given = weights.state_dict() if isinstance(weights, nn.Module) else weights
+    try:
+        module.load_state_dict(dict(given))
+    except RuntimeError as error:
+        raise ConfigError(f"the weights do not fit {network}: {error}") from error
+    if not all(bool(torch.isfinite(parameter).all()) for parameter in module.parameters()):
+        raise ConfigError("the weights hold NaN or infinity: they are of no use")
+    _copy(network, new, module, into_row=True)
+    return new
+
+
+class _Dueling(nn.Module):
+    """value + advantage - mean advantage."""
+
+    def __init__(self, inputs: int, outputs: int) -> None:
+        super().__init__()
+        self.value, self.advantage = nn.Linear(inputs, 1), nn.Linear(inputs, outputs)
+
+    def forward(self, x: Tensor) -> Tensor:
+        advantage = self.advantage(x)
+        return torch.as_tensor(self.value(x) + advantage - advantage.mean(-1, keepdim=True))
+
+
+class _FlattenCells(nn.Module):
+    """(R, channels, rows, columns) -> (R, rows · columns · channels), in the order in which networks here read."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.permute(0, 2, 3, 1).flatten(1)
+
+
+class _ActorCritic(nn.Module):
+    """Policy outputs and the value, side by side."""
+
+    def __init__(self, network: ActorCritic) -> None:
+        super().__init__()
+        self.policy, self.value = _mlp(network.policy), _mlp(network.value)
+        gaussian = isinstance(network.distribution, SquashedGaussian)
+        self.log_std = nn.Parameter(torch.zeros(1, network.policy.outputs)) if gaussian else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        outputs = [self.policy(x), self.value(x)]
+        if self.log_std is not None:
+            outputs.insert(1, self.log_std.expand(len(x), -1))
+        return torch.cat(outputs, -1)
+
+
+def _empty_module(network: Network) -> nn.Module:
+    """Return the module of a network, with weights that have yet to be set."""
+    match network:
+        case ModuleNetwork():
+            return copy.deepcopy(network.architecture.module)
+        case MLP():
+            return _mlp(network)
+        case ActorCritic():
+            return _ActorCritic(network)
+    raise ConfigError(
+        f"a {type(network).__name__} has no ordinary module: only networks without hidden state and noise do, that is, "
+        "those of DQN and PPO that are not recurrent, and your own"
+    )
+
+
+def _mlp(network: MLP) -> nn.Sequential:
+    activation = nn.ReLU if network.activation == "relu" else nn.Tanh
+    parts: list[nn.Module] = [nn.Flatten(1)]
+    width = network.inputs
+    if network.convolution is not None:
+        parts.append(nn.Unflatten(1, network.convolution.image))
+        channels = network.convolution.image[0]
+        for filters, kernel, stride in network.convolution.layers:
+            parts += [nn.Conv2d(channels, filters, kernel, stride), activation()]
+            channels = filters
+        parts.append(_FlattenCells())
+        width = network.convolution.outputs
+    for hidden in network.hidden:
+        parts += [nn.Linear(width, hidden), activation()]
+        width = hidden
+    head = _Dueling(width, network.outputs) if network.dueling else nn.Linear(width, network.outputs)
+    return nn.Sequential(*parts, head)
+
+
+@torch.no_grad()
+def _copy(network: Network, row: Tensor, module: nn.Module, *, into_row: bool) -> None:
+    """Copy every weight from a row into a module, or the other way."""
+    views = network.named(network.bind(row))
+    pairs: list[tuple[Tensor, Tensor, slice | None]] = []
+    match network:
+        case ModuleNetwork():
+            pairs = [(views[name], parameter, None) for name, parameter in module.named_parameters()]
+        case ActorCritic():
+            for part in ("policy", "value"):
+                own = {name.removeprefix(f"{part}."): view for name, view in views.items() if name.startswith(part)}
+                pairs += _mlp_pairs(getattr(network, part), own, getattr(module, part))
+            if "log_std" in views:
+                pairs.append((views["log_std"], module.get_parameter("log_std"), None))
+        case _:
+            pairs = _mlp_pairs(network, views, module)
+    for view, parameter, rows in pairs:
+        inside = _inside(view[0], parameter, rows)
+        if into_row:
+            inside.copy_(parameter.reshape(inside.shape))
+        else:
+            parameter.copy_(inside.reshape(parameter.shape))
+
+
+def _mlp_pairs(
+    network: Any, views: Mapping[str, Tensor], module: nn.Module
+) -> list[tuple[Tensor, Tensor, slice | None]]:
+    """Return every weight in a row with the parameter of the module that it is, and the rows of it that are meant."""
+    layers = [part for part in module.modules() if isinstance(part, nn.Linear | nn.Conv2d)]
+    pairs: list[tuple[Tensor, Tensor, slice | None]] = []
+    last = len(views) // 2 - 1
+    for index, part in enumerate(layers):
+        place = min(index, last)  # both parts of a dueling head stand in one layer: the value first
+        rows = None if not network.dueling or index < last else slice(0, 1) if index == last else slice(1, None)
+        assert part.bias is not None
+        pairs += [(views[f"weight{place}"], part.weight, rows), (views[f"bias{place}"], part.bias, rows)]
+    return pairs
+
+
+def _inside(view: Tensor, parameter: Tensor, rows: slice | None) -> Tensor:
+    """Return the part of a padded view (out, in) or (1, out) that a parameter fills."""
+    if parameter.ndim == 1:
+        flat = view[0] if view.ndim == 2 and view.shape[0] == 1 else view
+        return (flat if rows is None else flat[rows])[: parameter.shape[0]]
+    if parameter.ndim == view.ndim and parameter.shape == view.shape:
+        return view
+    wide = view if rows is None else view[rows]
+    return wide[: parameter.shape[0], : parameter[0].numel()]
+
+
+def write_module(path: Path, module: nn.Module, observation: tuple[int, ...]) -> None:
+    """Write a module as ONNX (.onnx) or TorchScript (.pt), for any number of observations of this shape."""
+    module, example, data = module.eval(), torch.zeros(2, *observation), io.BytesIO()
+    with warnings.catch_warnings():  # torch's exporters warn of their own future
+        warnings.simplefilter("ignore")
+        if path.suffix == ".pt":
+            torch.jit.save(torch.jit.trace(module, example), data)  # type: ignore[no-untyped-call]
+        elif path.suffix == ".onnx":
+            rows = {0: torch.export.Dim("rows")}
+            try:
+                program = torch.onnx.export(module, (example,), dynamo=True, dynamic_shapes=(rows,), verbose=False)
+            except ImportError as error:
+                raise ConfigError(f"{path}: ONNX needs a package ({error}): pip install onnx onnxscript") from error
+            assert program is not None
+            data.write(program.model_proto.SerializeToString())
+        else:
+            raise ConfigError(f"{path}: give a name that ends in .onnx (ONNX) or .pt (TorchScript)")
+    write_atomically(path, [data.getvalue()])

@@ -1,0 +1,222 @@
+"""A run can be replayed and its digest confirmed; two runs are told apart; runs are listed and compared."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cli.conftest import Command, settings
+
+QUIET = ("--json", "--quiet")
+
+
+def train(command: Command, name: str, *words: str) -> dict[str, Any]:
+    return command("train", "guess.py", *QUIET, "--out", name, *words).json
+
+
+def test_a_run_is_confirmed_and_certified(command: Command, tmp_path: Path) -> None:
+    digest = train(command, "run")["digest"]
+    verified = command("verify", "run", *QUIET, "--certificate", "paper.json")
+    assert verified.code == 0
+    assert (verified.json["verified"], verified.json["digest"]) == (True, digest)
+    certificate = json.loads((tmp_path / "paper.json").read_text())
+    assert certificate["digest"] == digest
+    assert certificate["config"]["experiment"]["epochs"] == 4
+    assert list(certificate["sources"]) == ["source/target/guess.py"]
+    assert command("verify", "paper.json", "--json").json["verified"] is True
+    (tmp_path / "paper.json").write_text(json.dumps({**certificate, "epochs": 5}))
+    changed = command("verify", "paper.json")
+    assert changed.code == 1
+    assert "was CHANGED after it was written" in changed.out
+
+
+def test_a_changed_target_is_not_confirmed(command: Command, tmp_path: Path) -> None:
+    train(command, "run")
+    game = tmp_path / "guess.py"
+    game.write_text(game.read_text().replace("self.epoch % 3", "(self.epoch + 1) % 3"))
+    verified = command("verify", "run", "--quiet")
+    assert verified.code == 1
+    assert "NOT confirmed" in verified.out
+    assert "the target, its data or the package have changed" in verified.out
+
+
+def test_epochs_between_checkpoints_can_be_sampled(command: Command) -> None:
+    train(command, "run", *settings("experiment.checkpoint_every=1"))
+    verified = command("verify", "run", "--sample", "2", *QUIET).json
+    assert [(step["from"], step["to"], step["equal"]) for step in verified["replayed"]] == [(2, 3, True), (3, 4, True)]
+    train(command, "short")
+    refused = command("verify", "short", "--sample", "1")
+    assert refused.code == 2
+    assert "fewer than two checkpoints" in refused.err
+
+
+def test_a_run_without_a_digest_is_refused(command: Command) -> None:
+    train(command, "run", *settings("parallel.publish=asap"))
+    refused = command("verify", "run")
+    assert refused.code == 2
+    assert 'no digest that could be confirmed: parallel.publish is "asap"' in refused.err
+
+
+def test_other_libraries_are_named(command: Command, tmp_path: Path) -> None:
+    train(command, "run")
+    path = tmp_path / "run" / "summary.json"
+    summary = json.loads(path.read_text())
+    path.write_text(json.dumps({**summary, "fingerprint": {**summary["fingerprint"], "torch": "1.0"}}))
+    verified = command("verify", "run", "--quiet")
+    assert verified.code == 0
+    assert "  torch: 1.0 | " in verified.out
+
+
+def test_equal_runs_do_not_differ(command: Command) -> None:
+    for name in ("one", "other"):
+        train(command, name)
+    found = command("diff", "one", "other", "--json")
+    assert found.code == 0
+    assert found.json["equal"] is True
+    assert found.json["config"] == found.json["fingerprint"] == found.json["sources"] == []
+
+
+def test_the_first_epoch_agent_and_tensor_are_named(command: Command, tmp_path: Path) -> None:
+    train(command, "one", *settings("experiment.checkpoint_every=1", "experiment.keep_last=9"))
+    game = tmp_path / "guess.py"
+    game.write_text(
+        game.read_text().replace("return rewards *", "rewards[1] += self.epoch > 2\n        return rewards *")
+    )
+    train(command, "other", "--seed", "0", *settings("experiment.checkpoint_every=1", "experiment.keep_last=9"))
+    found = command("diff", "one", "other", "--json")
+    assert found.code == 1
+    assert (found.json["first_metric"]["epoch"], found.json["first_metric"]["agent"]) == (3, "agent_1")
+    assert (found.json["first_tensor"]["epoch"], found.json["first_tensor"]["agent"]) == (3, 1)
+    assert found.json["sources"][0].startswith("target/guess.py: ")
+    text = command("diff", "one", "other").out
+    assert "first recorded difference: epoch 3, agent_1, reward" in text
+
+
+def test_runs_are_listed_and_filtered(command: Command, tmp_path: Path) -> None:
+    train(command, "runs/one")
+    train(command, "runs/other", "--seed", "7")
+    shutil.copytree(tmp_path / "runs" / "one", tmp_path / "runs" / "killed")
+    (tmp_path / "runs" / "killed" / "summary.json").unlink()
+    rows = {row["run"]: row for row in command("runs", "--json").json["runs"]}
+    assert set(rows) == {"runs/one", "runs/other", "runs/killed"}
+    assert (rows["runs/one"]["status"], rows["runs/killed"]["status"]) == ("done", "stopped")
+    assert (rows["runs/one"]["epochs"], rows["runs/one"]["total_timesteps"]) == (4, 20)
+    filtered = command("runs", "--match", "experiment.seed=7", "--json").json["runs"]
+    assert [row["run"] for row in filtered] == ["runs/other"]
+    assert "runs/other" in command("runs").out
+    assert command("runs", "nowhere").code == 2
+
+
+def test_runs_are_compared_by_setting_with_intervals_over_seeds(command: Command) -> None:
+    train(command, "one", "--seeds", "3", "--sweep", "model.lr=0.1,0.001")
+    train(command, "other", "--seeds", "2")
+    result = command("compare", "one", "other", "--json").json
+    assert sorted((row["run"], row["setting"], row["seeds"]) for row in result["rows"]) == [
+        ("one", "model.lr=0.001", 3),
+        ("one", "model.lr=0.1", 3),
+        ("other", "", 2),
+    ]
+    for row in result["rows"]:
+        assert row["low"] <= row["mean"] <= row["high"]
+    assert any(line.startswith("experiment.seeds: 3 | 2") for line in result["config"])
+
+
+def test_eval_never_pools_the_settings_of_a_sweep(command: Command) -> None:
+    train(command, "run", "--seeds", "2", "--sweep", "model.lr=0.1,0.001")
+    result = command("eval", "run", "--episodes", "4", "--json").json
+    assert [len(row["replicas"]) for row in result["settings"]] == [2, 2]
+    assert result["mean_return"] == result["settings"][0]["mean_return"] >= result["settings"][1]["mean_return"]
+    assert "the best setting:" in command("eval", "run", "--episodes", "4").out
+
+
+def test_eval_from_elsewhere_finds_the_target_or_its_copy(
+    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    train(command, "run")
+    here = command("eval", "run", "--episodes", "2", "--json").json
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    assert command("eval", "../run", "--episodes", "2", "--json").json["mean_return"] == here["mean_return"]
+    (tmp_path / "guess.py").unlink()
+    from_copy = command("eval", "../run", "--episodes", "2", "--json")
+    assert from_copy.json["mean_return"] == here["mean_return"]
+    assert "guess.py is gone: using the copy" in from_copy.err
+    (tmp_path / "run" / "source" / "target" / "guess.py").unlink()
+    refused = command("eval", "../run")
+    assert refused.code == 2
+    assert "is gone: give --target" in refused.err
+
+
+def test_the_record_says_what_was_run(command: Command, tmp_path: Path) -> None:
+    train(command, "run")
+    record = json.loads((tmp_path / "run" / "record.json").read_text())
+    assert record["target"] == "guess.py"
+    assert record["sources"]["target"] == {"path": str(tmp_path / "guess.py"), "copy": "source/target/guess.py"}
+    assert (tmp_path / "run" / "source" / "target" / "guess.py").read_text() == (tmp_path / "guess.py").read_text()
+    (model,) = record["models"].values()
+    assert model["class"] == "DQN"
+    assert (model["options"]["hidden"], model["options"]["gamma"]) == ([4], 0.95), "defaults too"
+    assert set(record) >= {"version", "command", "git", "machine", "fingerprint", "started"}
+
+
+def test_config_names_the_origin_of_each_value(command: Command, tmp_path: Path) -> None:
+    (tmp_path / "more.toml").write_text("[model]\ngamma = 0.5\n")
+    words = ("config", "guess.py", "--config", "more.toml", "--seed", "3", "--set", "model.lr=0.2", "--json")
+    rows = {row["key"]: (row["value"], row["origin"]) for row in command(*words).json["config"]}
+    assert rows["model.gamma"] == (0.5, "more.toml")
+    assert rows["experiment.seed"] == (3, "option")
+    assert rows["model.lr"] == (0.2, "--set")
+    assert rows["model.hidden"] == ([4], "Guess")
+    assert rows["model.tau"] == (0.01, "default")
+    assert not (tmp_path / "runs").exists()
+
+
+def test_names_of_other_libraries_are_explained(command: Command) -> None:
+    assert "here it is --set model.lr=VALUE" in command("train", "guess.py", "--learning-rate", "0.1").err
+    assert "here it is --set experiment.max_turns=VALUE" in command("train", "guess.py", "--n-steps=8").err
+    refused = command("train", "guess.py", "--set", "model.learning_rate=0.1")
+    assert refused.code == 2
+    assert "unknown key model.learning_rate; here it is model.lr." in refused.err
+
+
+def test_the_version_is_printed(command: Command) -> None:
+    assert command("--version").out == "parallel-agents 0.1.0\n"
+
+
+LISTENER = """
+from pathlib import Path
+from parallel_agents.tracking.callbacks import BaseCallback
+
+class Note(BaseCallback):
+    def on_epoch(self, stats):
+        with Path("noted.txt").open("a") as file:
+            file.write(f"{stats.epoch} ")
+"""
+
+
+def test_a_listener_of_ones_own_is_called(command: Command, tmp_path: Path) -> None:
+    (tmp_path / "listeners.py").write_text(LISTENER)
+    train(command, "run", "--listener", "listeners.py:Note")
+    assert (tmp_path / "noted.txt").read_text() == "1 2 3 4 "
+    refused = command("train", "guess.py", "--listener", "Note")
+    assert refused.code == 2
+    assert "give module:Class or FILE.py:Class" in refused.err
+
+
+PETTING = """
+from pettingzoo import ParallelEnv
+
+class Mine(ParallelEnv):
+    pass
+"""
+
+
+def test_a_pettingzoo_class_is_recognised(command: Command, tmp_path: Path) -> None:
+    (tmp_path / "mypz.py").write_text(PETTING)
+    refused = command("train", "mypz.py")
+    assert refused.code == 2
+    assert "Mine is a PettingZoo environment: give pettingzoo:mypz" in refused.err

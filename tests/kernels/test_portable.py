@@ -1,0 +1,185 @@
+"""The same bytes on every machine: digests of rounds and of whole runs, stored in the repository.
+
+`python -m tests.kernels.test_portable` prints the digests of rounds, `--write` stores those of rounds and games. They
+change only if the arithmetic of the kernels does; then the number in `numerics.PORTABLE` grows.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import llvmlite.binding as llvm
+import numpy as np
+import pytest
+from numba import njit
+
+from examples.coins import Coins
+from examples.stag_hunt import StagHunt
+from examples.treasure_hunt import TreasureHunt
+from parallel_agents.algorithms.dqn import DQNLearner, QLearningOptions
+from parallel_agents.algorithms.iqn import IQNLearner
+from parallel_agents.algorithms.ppo import PPOLearner, PPOOptions
+from parallel_agents.core.seeding import Purpose, uniforms
+from parallel_agents.kernels import mlp, optimizer
+from parallel_agents.kernels.functions import cospi, exp, expf, log1pf, logf, tanhf
+from parallel_agents.nn import MLP, ActorCritic, Discrete, QuantileNetwork, SquashedGaussian, numerics
+from tests.kernels import test_rounds as rounds
+
+STORED = Path(__file__).with_name("portable.json")
+ROOT = Path(__file__).parents[2]
+GAUSSIAN = SquashedGaussian((-1.0, -2.0), (1.0, 2.0))
+
+
+def numbers(count: int, agent: int = 0) -> Any:
+    """Return float32 numbers between -2 and 2 that no library has a part in."""
+    return (4.0 * uniforms([0], Purpose.NOISE, [agent], [0], epoch=0, turns=1, slots=count).reshape(-1) - 2.0).astype(
+        np.float32
+    )
+
+
+def addressed(snapshot: Any) -> Any:
+    """Replace the normal numbers of a snapshot, which numpy draws, by ones that are the same everywhere."""
+    for index, (name, column) in enumerate(sorted(snapshot.columns.items())):
+        if column.dtype == np.float32 and name not in ("discounts", "weights", "sample_weights"):
+            snapshot.columns[name] = numbers(column.size, index).reshape(column.shape)
+    return snapshot
+
+
+def round_digest(learner: Any, options: list[Any], snapshot: Any) -> str:
+    state = learner.init(rounds.AGENTS, [own.hyper() for own in options])
+    for _ in range(2):
+        state, _ = learner.learn(state, addressed(snapshot), rounds.AGENTS)
+    text = hashlib.sha256()
+    for name in sorted(state.tensors):
+        text.update(name.encode() + state[name].numpy().tobytes())
+    return text.hexdigest()
+
+
+def round_digests() -> dict[str, str]:
+    """Return the digests of two rounds of every algorithm."""
+    replay, policy = [QLearningOptions(**own) for own in rounds.REPLAY], [PPOOptions(**own) for own in rounds.POLICY]
+    updates = (rounds.UPDATES, rounds.BATCH)
+    samples = partial(rounds.samples, weights=True, masks=True)
+    return {
+        "dqn": round_digest(DQNLearner(MLP(5, (70, 33), 3, True), *updates), replay, samples(3)),
+        "iqn": round_digest(IQNLearner(QuantileNetwork(5, 33, 3), *updates, quantiles=4), replay, samples(3)),
+        **{
+            f"ppo {type(distribution).__name__}": round_digest(
+                PPOLearner(ActorCritic(5, (33, 20), distribution), 4, 4, 15),
+                policy,
+                rounds.trajectories(distribution, weights=True, masks=True),
+            )
+            for distribution in (Discrete(3), GAUSSIAN)
+        },
+    }
+
+
+def parts_digest() -> str:
+    """Return a digest of products, functions and optimizer alone: quick to compile."""
+    network, rows = MLP(9, (70, 20), 5, activation="tanh"), 21
+    layers = network.layout.table(0, network.widths())
+    row, inputs = numbers(network.size) * np.float32(0.1), numbers(rows * 9, 1)
+    outputs = np.zeros(rows * int(layers[:, mlp.STRIDE].sum()), np.float32)
+    deltas, gradient, room = np.zeros_like(outputs), np.zeros_like(row), np.zeros(70 * 20, np.float32)
+    at = mlp.forward(row, 0, layers, mlp.TANH, inputs, 0, rows, outputs, 0)
+    deltas[at:] = numbers(rows * 5, 2)
+    mlp.backward(row, 0, layers, mlp.TANH, inputs, 0, rows, outputs, deltas, 0, gradient, 0, room)
+    first, second, sums = np.zeros_like(row), np.zeros_like(row), np.zeros(32, np.float32)
+    norm = optimizer.squared_norm(gradient, 0, len(row), sums)
+    optimizer.adam(row, gradient, first, second, 3, 1e-2, np.float32(0.7))
+    text = hashlib.sha256(outputs.tobytes() + gradient.tobytes() + row.tobytes() + np.float64(norm).tobytes())
+    for function in (expf, logf, tanhf, log1pf):
+        text.update(np.array([function(abs(x)) for x in inputs], np.float32).tobytes())
+    for wide in (exp, cospi):
+        text.update(np.array([wide(float(x)) for x in inputs]).tobytes())
+    return text.hexdigest()
+
+
+def run_digest(game: Callable[..., Any], algorithm: str) -> str:
+    """Return the digest of a short run."""
+    config = {
+        "experiment": {"epochs": 4, "max_turns": 20, "record_period": 0, "seed": 3},
+        "model": {"algorithm": algorithm} | ({} if algorithm == "ppo" else {"learning_starts": 10}),
+        "parallel": {"train_interval": 1, "backend": "inline"},
+    }
+    summary = game(config=config).run_experiment()
+    assert summary["fingerprint"] == {"arithmetic": numerics.PORTABLE}
+    return str(summary["digest"])
+
+
+RUNS = {"treasure hunt, dqn": (TreasureHunt, "dqn"), "coins, ppo": (Coins, "ppo"), "stag hunt, iqn": (StagHunt, "iqn")}
+
+
+def stored() -> dict[str, str]:
+    return dict(json.loads(STORED.read_text(encoding="utf-8")))
+
+
+def test_rounds_have_the_stored_digests() -> None:
+    found = round_digests() | {"parts": parts_digest()}
+    assert found == {name: stored()[name] for name in found}
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_runs_have_the_stored_digests(name: str) -> None:
+    assert run_digest(*RUNS[name]) == stored()[name]
+
+
+def digests_for(cpu: str, what: str) -> Any:
+    """Return the digests in a process where numba compiles for another CPU."""
+    environment = {**os.environ, "NUMBA_CPU_NAME": cpu, "NUMBA_CPU_FEATURES": ""}
+    command = [sys.executable, "-m", "tests.kernels.test_portable", what]
+    ended = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=600, check=True)
+    return json.loads(ended.stdout)
+
+
+def runnable(cpu: str) -> bool:
+    needed = {"nehalem": "sse4.2", "haswell": "fma", "skylake-avx512": "avx512vl"}[cpu]
+    return bool(llvm.get_host_cpu_features().get(needed))
+
+
+def test_a_cpu_without_fused_operations_gives_the_same_bytes() -> None:
+    if not runnable("nehalem"):
+        pytest.skip("this machine cannot run code for x86")
+    assert digests_for("nehalem", "parts") == stored()["parts"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("cpu", ["nehalem", "haswell", "skylake-avx512"])
+def test_rounds_compiled_for_other_cpus_have_the_stored_digests(cpu: str) -> None:
+    if not runnable(cpu):
+        pytest.skip(f"this machine cannot run code for {cpu}")
+    found = digests_for(cpu, "rounds")
+    assert found == {name: stored()[name] for name in found}
+
+
+def test_a_mutant_that_lets_the_compiler_fuse_changes_bytes() -> None:
+    found = []
+    for slope in (mlp._slope, njit(fastmath={"contract"})(mlp._slope.py_func)):
+        deltas = numbers(640, 1)
+        slope(np.float32(0.5) * numbers(640), deltas, mlp.TANH)
+        found.append(deltas.tobytes())
+    assert llvm.get_host_cpu_features().get("fma") is not True or found[0] != found[1]
+
+
+def test_a_mutant_that_lets_the_compiler_reorder_changes_bytes() -> None:
+    norms, room = [], np.zeros(32, np.float32)
+    for norm in (optimizer.squared_norm, njit(fastmath={"reassoc", "nsz"})(optimizer.squared_norm.__wrapped__)):
+        norms.append([norm(numbers(640, k), 0, 640, room) for k in range(20)])
+    assert norms[0] != norms[1]
+
+
+if __name__ == "__main__":
+    if "--write" in sys.argv:
+        games = {name: run_digest(*run) for name, run in RUNS.items()}
+        digests = round_digests() | {"parts": parts_digest()} | games
+        STORED.write_text(json.dumps(digests, indent=2) + "\n", encoding="utf-8")
+    else:
+        sys.stdout.write(json.dumps(parts_digest() if "parts" in sys.argv else round_digests()) + "\n")
