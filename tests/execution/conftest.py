@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
 import os
 import threading
@@ -21,13 +22,23 @@ def shared_memory() -> set[str]:
 
 def children(pid: int) -> list[int]:
     """Return the child processes of a process."""
-    lists = Path(f"/proc/{pid}/task").glob("*/children")
-    return [int(child) for path in lists for child in path.read_text().split()]
+    found: list[int] = []
+    for path in Path(f"/proc/{pid}/task").glob("*/children"):
+        with contextlib.suppress(OSError):  # the thread has just ended
+            found += map(int, path.read_text().split())
+    return found
+
+
+def command_line(pid: int) -> bytes:
+    """Return the command line of a process; nothing if it has just ended."""
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    return b""
 
 
 def worker_processes(pid: int) -> list[int]:
     """Return the workers that the fork server of a process has forked."""
-    servers = [child for child in children(pid) if b"forkserver" in Path(f"/proc/{child}/cmdline").read_bytes()]
+    servers = [child for child in children(pid) if b"forkserver" in command_line(child)]
     return [worker for server in servers for worker in children(server)]
 
 
