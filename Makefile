@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: setup browser demo test quick check audit bench slow nightly random mutants clean
+.PHONY: setup browser demo test quick check audit bench docs slow nightly random mutants clean
 
 setup: .venv/installed
 
@@ -66,5 +66,8 @@ audit: setup
 bench: setup
 	$(BIN)/python -m benchmarks.run
 
+docs: setup
+	$(BIN)/zensical build --strict --clean
+
 clean:
-	rm -rf .venv runs .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf .venv .cache build runs .mypy_cache .ruff_cache .pytest_cache .hypothesis
