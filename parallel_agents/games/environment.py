@@ -39,7 +39,7 @@ from parallel_agents.games.kernels import Bytes, Flags, Floats, TurnKey
 from parallel_agents.games.layout import Field, Kind, walled_map
 from parallel_agents.games.observation import WindowObserver
 from parallel_agents.games.program import Effect, GridWorld, Part, Phase
-from parallel_agents.games.render import Recorder, draw_scores, draw_world, stack_vertically
+from parallel_agents.games.render import LivePicture, Recorder, draw_scores, draw_world, stack_vertically
 from parallel_agents.games.social_metrics import SocialRecorder
 from parallel_agents.tracking.callbacks import Callback
 
@@ -107,8 +107,8 @@ class GridEnvironment(ParallelEnvironment):
     earned: Array
     """(N, W) the return of each agent in its episode so far."""
     recorder: Recorder | None = None
-    social: SocialRecorder | None = None
     """Captures each turn before it begins."""
+    social: SocialRecorder | None = None
 
     @classmethod
     def defaults(cls, given: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -182,20 +182,22 @@ class GridEnvironment(ParallelEnvironment):
         return numbers
 
     def recorders(self, folder: Path) -> Sequence[Callback]:
-        """Return a recorder of the first world, every `experiment.record_period` epochs, if GIFs can be written.
+        """Return recorders of the first world: its picture now, and every `experiment.record_period` epochs a GIF.
 
         If there are several agents, record their sustainability and peace too.
         """
         period = self.config.experiment.record_period
-        social = (SocialRecorder(self, folder),) if period and len(self.agents) > 1 else ()
-        if period and find_spec("imageio") is None:
+        if not period:
+            return ()
+        live = LivePicture(self, folder), *((SocialRecorder(self, folder),) if len(self.agents) > 1 else ())
+        if find_spec("imageio") is None:
             structlog.get_logger().warning(
                 "no_recording",
                 reason="imageio is not installed",
                 advice="install parallel-agents with the extra 'report', or set experiment.record_period = 0",
             )
-            return social
-        return (Recorder(self, folder, every=period), *social) if period else ()
+            return live
+        return (Recorder(self, folder, every=period), *live)
 
     def add_rewards(self, rewards: Array) -> None:
         """Add (N, W) rewards to the returns that pictures and the terminal show."""

@@ -24,8 +24,8 @@ from parallel_agents.core.errors import ConfigError
 from parallel_agents.core.types import EpochStats, RunInfo
 from parallel_agents.games.grid import Grid, top_codes
 from parallel_agents.games.kernels import Bytes, Flags, Floats
-from parallel_agents.tracking.callbacks import BaseCallback
-from parallel_agents.tracking.plots import load_imageio, write_animation
+from parallel_agents.tracking.callbacks import BaseCallback, Throttle
+from parallel_agents.tracking.plots import load_imageio, write_animation, write_picture
 
 if TYPE_CHECKING:
     from parallel_agents.games.environment import GridEnvironment
@@ -57,12 +57,15 @@ def draw_world(
     field = grid.field
     layers = grid.cells[world].copy()
     layers[field.layer, grid.positions[:, world, 0], grid.positions[:, world, 1]] = 0  # agents are drawn last
-    image = np.empty((field.height, cell, field.width, cell, 3), np.uint8)
-    image[:] = _BACKGROUND
-    for number, codes in enumerate(layers):
+    columns = layers.reshape(len(layers), -1)
+    different, place = np.unique(columns, axis=1, return_inverse=True)  # a few of many cells: each is drawn once
+    tiles = np.empty((different.shape[1], cell, cell, 3), np.uint8)
+    tiles[:] = _BACKGROUND
+    for number, codes in enumerate(different):
         inset = field.passable[codes] & (number >= field.layer)  # walls and floors fill their cells
-        painted = (codes > 0)[:, None, :, None] & (~inset[:, None, :, None] | _square(cell)[:, None, :])
-        np.copyto(image, field.palette[codes][:, None, :, None], where=painted[..., None])
+        painted = (codes > 0)[:, None, None] & (~inset[:, None, None] | _square(cell))
+        np.copyto(tiles, field.palette[codes][:, None, None], where=painted[..., None])
+    image = tiles[place.reshape(field.height, field.width)].swapaxes(1, 2).copy()  # (H, cell, C, cell, 3)
     for n, colour in enumerate(agent_colours(len(grid.positions))):
         y, x = grid.positions[n, world]
         here = image[y, :, x]
@@ -147,6 +150,17 @@ def _terminal_field(game: GridEnvironment, world: int, colours: list[str]) -> Te
     return lines
 
 
+class LivePicture(BaseCallback):
+    """Keeps a picture of the first world as it is now in the run folder, for the live page."""
+
+    def __init__(self, game: GridEnvironment, folder: Path) -> None:
+        self._game, self._folder = game, folder
+        self._throttle = Throttle(every=1.0)
+
+    def on_epoch(self, stats: EpochStats) -> None:
+        self._throttle.call(lambda: write_picture(self._folder, self._game.render(), epoch=stats.epoch))
+
+
 class Recorder(BaseCallback):
     """Records a world in the epochs `every`, 2 * `every`, … and in the last one, as `episode_<epoch>.gif`.
 
@@ -197,10 +211,14 @@ def _number_mask(value: float) -> NDArray[np.bool_]:
     digits = 2 if abs(value) < 10.0 else 1 if abs(value) < 1000.0 else 0
     text = f"{value:.{digits}f}"
     text = text if len(text) <= _CHARACTERS else f"{value / 1000:.0f}k"
-    bits = np.array([_FONT.get(character, 0) for character in text[:_CHARACTERS]], np.int64)
-    dots = (bits[:, None] >> np.arange(34, -1, -1) & 1).astype(np.bool_).reshape(-1, 7, 5)
-    spaced = np.pad(dots, ((0, 0), (0, 0), (0, 1)))  # (characters, 7, 6)
-    return np.kron(np.concatenate(spaced, axis=1), np.ones((_DOT, _DOT), np.bool_))
+    return np.concatenate([_character_mask(character) for character in text[:_CHARACTERS]], axis=1)
+
+
+@cache
+def _character_mask(character: str) -> NDArray[np.bool_]:
+    """Return (7 dots, 6 dots) where a character is painted, with a space after it."""
+    dots = (_FONT.get(character, 0) >> np.arange(34, -1, -1) & 1).astype(np.bool_).reshape(7, 5)
+    return np.kron(np.pad(dots, ((0, 0), (0, 1))), np.ones((_DOT, _DOT), np.bool_))
 
 
 def _paint(image: Bytes, cover: Floats, colour: Bytes) -> None:

@@ -10,7 +10,6 @@ appropriation". Rewards are (T, N, W): turn, agent, world; each metric is (W,), 
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,7 +19,7 @@ from numpy.typing import NDArray
 
 from parallel_agents.core.errors import ShapeError
 from parallel_agents.core.types import Array, EpochStats
-from parallel_agents.tracking.callbacks import BaseCallback
+from parallel_agents.tracking.callbacks import BaseCallback, Throttle
 from parallel_agents.tracking.metric_bins import Bins
 from parallel_agents.tracking.plots import chart, line, write_section
 
@@ -78,8 +77,9 @@ class SocialRecorder(BaseCallback):
     Efficiency and equality follow from the metrics of any run; these two need every turn.
     """
 
-    def __init__(self, game: GridEnvironment, folder: Path, *, every: float = 2.0) -> None:
-        self._game, self._folder, self._every, self._due = game, folder, every, 0.0
+    def __init__(self, game: GridEnvironment, folder: Path) -> None:
+        self._game, self._folder = game, folder
+        self._throttle = Throttle(every=2.0)
         self._rewards: list[Array] = []
         self._free: list[Array] = []
         self._bins = Bins()
@@ -99,9 +99,7 @@ class SocialRecorder(BaseCallback):
         found = {"Sustainability": sustainability(np.stack(self._rewards)), "Peace": peace(np.stack(self._free))}
         for name, values in found.items():
             self._bins.add(name, np.array([stats.epoch]), np.array([[values.mean()]]))
-        if time.monotonic() >= self._due:
-            self._write()
-            self._due = time.monotonic() + self._every
+        self._throttle.call(self._write)
 
     def on_end(self, summary: Mapping[str, Any]) -> None:
         """Write the charts once more."""

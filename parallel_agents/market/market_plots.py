@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,7 +16,7 @@ from parallel_agents.market.montecarlo.experiences import EpisodeExperience, wor
 from parallel_agents.market.montecarlo.strategies import ConvergencePatterns
 from parallel_agents.market.simulation import MarketWorlds
 from parallel_agents.market.world_types import World
-from parallel_agents.tracking.callbacks import BaseCallback
+from parallel_agents.tracking.callbacks import BaseCallback, Throttle
 from parallel_agents.tracking.plots import (
     Panel,
     draw_panel,
@@ -118,13 +117,11 @@ def baseline_panels(results: Mapping[str, Played], worlds: Sequence[World]) -> l
 
 
 class MarketPanels(BaseCallback):
-    """Keep the worlds of a training, coloured by their scores, in its run folder.
+    """Keep the worlds of a training, coloured by their scores, in its run folder."""
 
-    every: seconds between two times of writing.
-    """
-
-    def __init__(self, environment: MarketEnvironment, folder: Path, *, every: float = 2.0) -> None:
-        self._environment, self._folder, self._every, self._due = environment, folder, every, 0.0
+    def __init__(self, environment: MarketEnvironment, folder: Path) -> None:
+        self._environment, self._folder = environment, folder
+        self._throttle = Throttle(every=2.0)
         self._scores: dict[int, float] = {}
 
     def on_epoch(self, stats: EpochStats) -> None:
@@ -132,9 +129,7 @@ class MarketPanels(BaseCallback):
         for world, score in zip(market.worlds, market.score().mean(axis=0).tolist(), strict=True):
             old = self._scores.get(world.index, score)
             self._scores[world.index] = 0.7 * old + 0.3 * score  # a mean over about the last three episodes of a world
-        if time.monotonic() >= self._due:
-            self._write()
-            self._due = time.monotonic() + self._every
+        self._throttle.call(self._write)
 
     def on_end(self, summary: Mapping[str, Any]) -> None:
         if self._scores:

@@ -13,6 +13,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields, replace
 from types import MappingProxyType
@@ -62,6 +63,25 @@ class BaseCallback(Callback):
 
     def on_end(self, summary: Mapping[str, Any]) -> None:
         return None
+
+
+class Throttle:
+    """Calls a function at most every `every` seconds, and so seldom that it takes at most `share` of the time."""
+
+    def __init__(self, every: float, share: float = 0.005) -> None:
+        self._every, self._share, self._due = every, share, 0.0
+
+    @property
+    def is_due(self) -> bool:
+        return time.monotonic() >= self._due
+
+    def call(self, function: Callable[[], None], *, always: bool = False) -> None:
+        """Call the function, if it is due."""
+        if always or self.is_due:
+            began = time.monotonic()
+            function()
+            ended = time.monotonic()
+            self._due = ended + max(self._every, (ended - began) / self._share)
 
 
 class CallbackList(Callback):

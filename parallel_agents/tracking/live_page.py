@@ -19,8 +19,8 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from functools import cached_property
 from http import HTTPStatus
 from http.cookies import CookieError, SimpleCookie
@@ -36,10 +36,10 @@ from parallel_agents.tracking.comparison import compare_runs
 from parallel_agents.tracking.run_view import RunView, open_views
 
 DEFAULT_PORT = 6160
-_POLL = 0.5
-"""Seconds between two looks at the files."""
-_SECONDS_PER_READ = 0.15
-"""Seconds of reading at a time, so that a long file does not keep others waiting."""
+_POLL = 1.0
+"""Seconds between two looks at the files, and so between two documents, however many look."""
+_SECONDS_PER_READ, _SECONDS_BETWEEN_READS = 0.15, 0.3
+"""Seconds of reading a long file at a time, and of rest in between, so that it does not keep viewers waiting."""
 _SEND_TIMEOUT = 10.0
 """Seconds that a reader may take for one answer, before its connection is closed."""
 _MAX_CONNECTIONS = 64
@@ -89,11 +89,20 @@ class _Hub:
         for view in self.views:
             view.close()
 
-    def look(self, change: int) -> None:
-        """Count viewers: nothing is read without any."""
+    @contextmanager
+    def look(self) -> Iterator[None]:
+        """Count a viewer: nothing is read without any. The first one finds what is new read."""
         with self._changed:
-            self._viewers += change
+            self._viewers += 1
+            first = self._viewers == 1
             self._changed.notify_all()
+        try:
+            if first:
+                self.refresh()
+            yield
+        finally:
+            with self._changed:
+                self._viewers -= 1
 
     def wait(self, version: int, seconds: float) -> int:
         """Wait for a version other than this one; return the newest, or -1 when the server closes."""
@@ -107,8 +116,7 @@ class _Hub:
         with self._reading:
             found = self._cache.get((run, agent))
             if found is None or found[0] != self._version:
-                content = json.dumps(plain(self._describe(run, agent)), separators=(",", ":"), allow_nan=False)
-                found = self._version, content.encode()
+                found = self._version, _encode(self._describe(run, agent))
                 if len(self._cache) > 32:
                     self._cache.clear()
                 self._cache[run, agent] = found
@@ -152,8 +160,9 @@ class _Hub:
                 self._changed.wait_for(lambda: self._closed or self._viewers > 0)
                 if self._closed:
                     return
+                complete = all(view.complete for view in self.views)
+                self._changed.wait_for(lambda: self._closed, _POLL if complete else _SECONDS_BETWEEN_READS)
             self.refresh()
-            time.sleep(0.1 if any(not view.complete for view in self.views) else _POLL)
 
 
 class _Server(ThreadingHTTPServer):
@@ -256,18 +265,12 @@ class _Handler(BaseHTTPRequestHandler):
         self._head(HTTPStatus.OK, "text/event-stream", {})
         self.wfile.write(b"retry: 1000\n\n")
         version, sent = -2, b""
-        hub.look(+1)
-        try:
-            with suppress(OSError):  # the reader has gone, or is too slow: it may connect again
-                hub.refresh()
-                while (version := hub.wait(version, 15.0)) >= 0:
-                    content = hub.document(run, agent)
-                    # a comment now and then shows whether the reader is still there
-                    self.wfile.write(b": still here\n\n" if content == sent else b"data: " + content + b"\n\n")
-                    sent = content
-                    time.sleep(1.0 if hub.views[0].complete else 0.3)
-        finally:
-            hub.look(-1)
+        with hub.look(), suppress(OSError):  # the reader has gone, or is too slow: it may connect again
+            while (version := hub.wait(version, 15.0)) >= 0:
+                content = hub.document(run, agent)
+                # a comment now and then shows whether the reader is still there
+                self.wfile.write(b": still here\n\n" if content == sent else b"data: " + content + b"\n\n")
+                sent = content
 
     def _answer(
         self, content: bytes, kind: str, status: HTTPStatus = HTTPStatus.OK, headers: Mapping[str, str] | None = None
@@ -304,6 +307,14 @@ class _Handler(BaseHTTPRequestHandler):
 
     def log_message(self, format: str, *values: Any) -> None:
         """Write nothing: the terminal belongs to the run."""
+
+
+def _encode(document: dict[str, Any]) -> bytes:
+    """Return a document as JSON."""
+    try:
+        return json.dumps(document, separators=(",", ":"), allow_nan=False).encode()
+    except (TypeError, ValueError):  # values from a file that no run writes: look at each of them
+        return json.dumps(plain(document), separators=(",", ":"), allow_nan=False).encode()
 
 
 def _index(text: str, count: int = 10**9) -> int | None:

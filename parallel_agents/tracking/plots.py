@@ -16,11 +16,14 @@ A panel is a dictionary of JSON values, so that a run can leave it in a file and
 
 from __future__ import annotations
 
+import base64
 import csv
 import io
 import itertools
 import json
 import math
+import struct
+import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
@@ -37,6 +40,8 @@ from parallel_agents.tracking.statistics import Floats, Interval, mean_half_widt
 Panel = dict[str, Any]
 COLOURS = ("#0f6fc6", "#d9730d", "#2e8b57", "#c2379a", "#7a5af5", "#b8860b", "#0e8f9f", "#d0342c", "#5c6b7a", "#7a8b00")
 """Legible on white and on black; the page uses the same, in the same order."""
+LIVE_PICTURE = "now.json"
+"""The file of `write_picture`."""
 
 
 def numbers(values: ArrayLike, digits: int = 6) -> list[float | None]:
@@ -46,7 +51,13 @@ def numbers(values: ArrayLike, digits: int = 6) -> list[float | None]:
     [0.333333, None, 2.0]
     """
     array = np.asarray(values, np.float64).ravel()
-    return [float(f"{value:.{digits}g}") if math.isfinite(value) else None for value in array.tolist()]
+    known = np.isfinite(array)
+    size = np.abs(np.where(known & (array != 0.0), array, 1.0))
+    places = digits - 1 - np.floor(np.log10(size))  # behind the point; powers of ten up to 22 are exact
+    scale = 10.0 ** np.clip(np.abs(places), 0, 300)
+    with np.errstate(invalid="ignore", over="ignore"):
+        rounded = np.where(places >= 0, np.rint(array * scale) / scale, np.rint(array / scale) * scale).tolist()
+    return rounded if known.all() else [value if ok else None for value, ok in zip(rounded, known, strict=True)]
 
 
 def line(name: str, values: ArrayLike, low: ArrayLike | None = None, high: ArrayLike | None = None) -> Panel:
@@ -104,6 +115,27 @@ def write_section(folder: Path, name: str, title: str, panels: Sequence[Panel]) 
     content = json.dumps(plain({"title": title, "panels": list(panels)}), allow_nan=False)
     folder.mkdir(parents=True, exist_ok=True)
     write_atomically(folder / f"{name}.panels.json", [content.encode()], sync=False)
+
+
+def write_picture(folder: Path, image: NDArray[np.uint8], *, epoch: int) -> None:
+    """Leave a picture (height, width, 3) of a world as it is now in the run folder, for the live page."""
+    content = json.dumps({"epoch": epoch, "png": base64.b64encode(encode_png(image)).decode()})
+    write_atomically(folder / LIVE_PICTURE, [content.encode()], sync=False)
+
+
+def encode_png(image: NDArray[np.uint8]) -> bytes:
+    """Return a picture (height, width, 3) as PNG, without any other package."""
+    height, width, _ = image.shape
+    lines = np.concatenate([np.zeros((height, 1), np.uint8), image.reshape(height, -1)], axis=1)  # no filter
+    chunks = (
+        (b"IHDR", struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)),  # 8 bits each of red, green and blue
+        (b"IDAT", zlib.compress(lines.tobytes(), 1)),
+        (b"IEND", b""),
+    )
+    parts = (
+        struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data)) for kind, data in chunks
+    )
+    return b"\x89PNG\r\n\x1a\n" + b"".join(parts)
 
 
 # -- learning curves ---------------------------------------------------------------------------------------------------

@@ -77,8 +77,10 @@ def _embed(view: RunView, panel: Panel) -> None:
             continue
         if len(content) <= _MAX_PICTURE_BYTES:
             panel["data"] = "data:image/gif;base64," + base64.b64encode(content).decode()
-            panel["note"] = f"epoch {int(re.sub(r'[^0-9]', '', name))}"
+            panel["note"] = f"recorded in epoch {int(re.sub(r'[^0-9]', '', name))}"
             return
+    if now := panel.pop("now"):
+        panel["data"], panel["note"] = now["data"], f"at the end of {now['label']}"
 
 
 def _page(title: str, sections: Sequence[Section], notices: Sequence[str]) -> bytes:

@@ -27,7 +27,7 @@ from parallel_agents.core.folder_lock import is_locked
 from parallel_agents.tracking.jsonl import MIB, JsonlTail, parse_lines, sample_jsonl
 from parallel_agents.tracking.metric_bins import Floats, MetricsState
 from parallel_agents.tracking.metrics import FILE_NAME
-from parallel_agents.tracking.plots import Panel, chart, facts, line, numbers, table
+from parallel_agents.tracking.plots import LIVE_PICTURE, Panel, chart, facts, line, numbers, table
 from parallel_agents.tracking.statistics import mean_half_width, mean_interval
 from parallel_agents.tracking.timeline import Trace, read_trace
 
@@ -35,6 +35,7 @@ Section = dict[str, Any]
 _SECTION = re.compile(r"[\w-]{1,60}\.panels\.json", re.ASCII)
 """Files of panels that an application leaves beside the metrics (`plots.write_section`)."""
 KINDS = ("tiles", "chart", "intervals", "scatter", "table", "facts", "image", "timeline", "network")
+_BASE64 = re.compile(r"[A-Za-z0-9+/]+={0,2}", re.ASCII)
 PICTURE = re.compile(r"episode_\d{1,12}\.gif", re.ASCII)
 _SAMPLE_ABOVE = 8 * MIB
 _MAX_LINES = 10
@@ -108,10 +109,10 @@ class RunView:
         self._attempt(FILE_NAME, lambda: self._read_metrics(until))
         self._attempt("log.jsonl", lambda: self._read_log(until))
         running = is_locked(self.path)
-        for name, limit in (("run.json", MIB), ("config.json", 4 * MIB), ("fingerprint.json", MIB),
-                            ("summary.json", 64 * MIB), *((name, 8 * MIB) for name in self._names(_SECTION)[:20]),
-                            ("trace.json", 128 * MIB)):  # fmt: skip
-            self._attempt(name, lambda name=name, limit=limit: self._read_file(name, limit))
+        limits = {"run.json": 1, "config.json": 4, "fingerprint.json": 1, "summary.json": 64, LIVE_PICTURE: 4,
+                  **dict.fromkeys(self._names(_SECTION)[:20], 8), "trace.json": 128}  # fmt: skip
+        for name, limit in limits.items():
+            self._attempt(name, lambda name=name, limit=limit: self._read_file(name, limit * MIB))
         pictures = self.pictures()
         if (running, pictures) != (self.running, self._files.get("pictures", [])):
             self.running, self._files["pictures"] = running, pictures
@@ -400,11 +401,19 @@ class RunView:
         return chart(title, epochs, [line("mean", mean, low, high)], note=f"range over {over}")
 
     def _picture(self) -> list[Panel]:
-        names = self.pictures()
-        if not names:
+        """Return the game as it is now, if the run goes on or nothing else shows it, and the recorded episodes."""
+        names, now = self.pictures(), self._live_picture()
+        if not names and not now:
             return []
-        return [{"kind": "image", "title": "A recorded episode", "run": self.name, "names": names[-200:],
-                 "alt": f"{self.environment}: the first world, turn by turn"}]  # fmt: skip
+        return [{"kind": "image", "title": "The game", "run": self.name, "names": names[-200:],
+                 "now": now if self.running or not names else None,
+                 "alt": f"{self.environment}: the first world"}]  # fmt: skip
+
+    def _live_picture(self) -> dict[str, Any] | None:
+        match self.file(LIVE_PICTURE):
+            case {"epoch": int(epoch), "png": str(text)} if _BASE64.fullmatch(text):
+                return {"label": f"epoch {epoch:,}", "data": f"data:image/png;base64,{text}"}
+        return None
 
     def _application_sections(self) -> list[Section]:
         """Return the panels that the run itself left, as far as they are well-formed."""

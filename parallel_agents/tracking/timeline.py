@@ -33,7 +33,7 @@ from typing import Any
 from parallel_agents.core.errors import ConfigError
 from parallel_agents.core.files import plain, read_json, write_atomically
 from parallel_agents.core.types import EpochStats
-from parallel_agents.tracking.callbacks import BaseCallback
+from parallel_agents.tracking.callbacks import BaseCallback, Throttle
 from parallel_agents.tracking.plots import Panel, table
 
 Span = tuple[str, str, int, int, int, int, dict[str, Any]]
@@ -106,14 +106,12 @@ class Timeline:
 class TraceWriter(BaseCallback):
     """Keep the newest spans in a file while the run goes on, so that others can look at them and a kill leaves them."""
 
-    def __init__(self, timeline: Timeline, path: Path, *, every: float = 2.0) -> None:
-        self._timeline, self._path, self._every = timeline, path, every
-        self._due = time.monotonic() + every
+    def __init__(self, timeline: Timeline, path: Path, *, every: float = 5.0) -> None:
+        self._timeline, self._path = timeline, path
+        self._throttle = Throttle(every)
 
     def on_epoch(self, stats: EpochStats) -> None:
-        if time.monotonic() >= self._due:
-            self._timeline.write(self._path, newest=LIVE_SPANS)
-            self._due = time.monotonic() + self._every
+        self._throttle.call(lambda: self._timeline.write(self._path, newest=LIVE_SPANS))
 
 
 class _Span:

@@ -64,9 +64,8 @@ class NetworkDefence(ParallelEnvironment):
     recorder: NetworkRecorder | None = None
 
     def recorders(self, folder: Path) -> Sequence[NetworkRecorder]:
-        """Return a recorder of the first world, every `experiment.record_period` epochs."""
-        period = self.config.experiment.record_period
-        self.recorder = NetworkRecorder(self.worlds, folder, every=period) if period else None
+        """Return a recorder of the first world, unless `experiment.record_period` is 0."""
+        self.recorder = NetworkRecorder(self.worlds, folder) if self.config.experiment.record_period else None
         return () if self.recorder is None else (self.recorder,)
 
     def setup_agents(self) -> None:

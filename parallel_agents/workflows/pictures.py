@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from parallel_agents.core.types import Array, EpochStats
-from parallel_agents.tracking.callbacks import BaseCallback
+from parallel_agents.core.types import Array, EpochStats, RunInfo
+from parallel_agents.tracking.callbacks import BaseCallback, Throttle
 from parallel_agents.tracking.plots import (
     Panel,
     chart,
@@ -169,24 +170,31 @@ def _frame(turn: int, access: Array, running: bool, blue: str, red: str, total: 
     return {"levels": [int(level) for level in access], "text": text}
 
 
-def network_panel(frames: Sequence[Mapping[str, Any]], title: str) -> Panel:
-    """Return an episode in the network as a panel, turn by turn."""
+def network_panel(frames: Sequence[Mapping[str, Any]], title: str, *, label: str = "") -> Panel:
+    """Return an episode in the network as a panel, turn by turn; `label` says which episode it is."""
     hosts = [{"name": host.name, "x": x, "y": y} for host, (x, y) in zip(HOSTS, _PLACES, strict=True)]
     return {"kind": "network", "title": title, "columns": list(_COLUMN), "hosts": hosts, "links": _LINKS,
-            "levels": list(_ACCESS), "frames": list(frames)}  # fmt: skip
+            "levels": list(_ACCESS), "frames": list(frames), "label": label}  # fmt: skip
 
 
 class NetworkRecorder(BaseCallback):
-    """Keep an episode of the first world in the run folder, every `every` epochs; the environment calls `capture`."""
+    """Keep an episode of the first world in the run folder, a new one every two seconds and the last.
 
-    def __init__(self, worlds: NetworkWorlds, folder: Path, *, every: int) -> None:
-        self._worlds, self._folder, self._every = worlds, folder, every
-        self._epoch, self._total = 1, 0.0
+    The environment calls `capture` after each turn.
+    """
+
+    def __init__(self, worlds: NetworkWorlds, folder: Path) -> None:
+        self._worlds, self._folder = worlds, folder
+        self._throttle = Throttle(every=2.0)
+        self._recording, self._last_epoch, self._total = True, 0, 0.0
         self._frames: list[dict[str, Any]] = []
+
+    def on_start(self, run: RunInfo) -> None:
+        self._last_epoch = run.epochs
 
     def capture(self, actions: Array, rewards: Array) -> None:
         """Keep the turn that was just played, if this epoch is recorded."""
-        if self._epoch % self._every == 0 or self._epoch == 1:
+        if self._recording:
             worlds, self._total = self._worlds, self._total + float(rewards[0])
             names = ACTION_NAMES[int(actions[0])], worlds.red_actions[0]
             frame = _frame(worlds.turn, worlds.access[0], bool(worlds.ot_running[0]), *names, self._total)
@@ -194,9 +202,11 @@ class NetworkRecorder(BaseCallback):
 
     def on_epoch(self, stats: EpochStats) -> None:
         if self._frames:
-            panel = network_panel(self._frames, f"The network in epoch {stats.epoch}")
-            write_section(self._folder, "network", "The defended network", [panel])
-        self._epoch, self._total, self._frames = stats.epoch + 1, 0.0, []
+            panel = network_panel(self._frames, "The network", label=f"epoch {stats.epoch}")
+            write = partial(write_section, self._folder, "network", "The defended network", [panel])
+            self._throttle.call(write, always=stats.epoch == self._last_epoch)
+        self._recording = self._throttle.is_due or stats.epoch + 1 == self._last_epoch
+        self._total, self._frames = 0.0, []
 
 
 def episode_animation(episode: Episode, out: Path, *, fps: float = 2.0) -> int:

@@ -1,8 +1,12 @@
 """Pictures, the terminal, and recorded episodes."""
 
+import base64
 import io
+import json
 import sys
+from types import SimpleNamespace
 
+import imageio.v3 as imageio
 import numpy as np
 import pytest
 from rich.console import Console
@@ -21,6 +25,7 @@ from parallel_agents.games import (
     blank_map,
 )
 from parallel_agents.games.render import (
+    LivePicture,
     agent_colours,
     draw_scores,
     draw_world,
@@ -28,6 +33,8 @@ from parallel_agents.games.render import (
     terminal_view,
 )
 from parallel_agents.games.social_metrics import SocialRecorder
+from parallel_agents.tracking import callbacks
+from parallel_agents.tracking.callbacks import BaseCallback
 from parallel_agents.tracking.plots import write_animation
 from tests.games.boards import board, make_staged, open_field
 
@@ -155,6 +162,24 @@ def test_wrong_pictures_and_periods_are_refused(tmp_path):
         Recorder(make_empty(), tmp_path, every=0)
 
 
+def test_the_game_as_it_is_now_is_kept_in_the_run_folder(tmp_path, monkeypatch):
+    now = [100.0]
+    monkeypatch.setattr(callbacks, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    game, seen = make_empty(), []
+
+    class Look(BaseCallback):
+        def on_epoch(self, stats):
+            content = json.loads((tmp_path / "now.json").read_text())
+            picture = imageio.imread(base64.b64decode(content["png"]))
+            seen.append((content["epoch"], bool(np.array_equal(picture, game.render()))))
+            now[0] += 0.6
+
+    with_picture = game.run_experiment(4, callbacks=[LivePicture(game, tmp_path), Look()])
+    assert [epoch for epoch, _ in seen] == [1, 1, 3, 3], "at most once a second"
+    assert [seen[0][1], seen[2][1]] == [True, True], "it is the world at the end of that epoch"
+    assert with_picture["digest"] == make_empty().run_experiment(4)["digest"]
+
+
 class Duel(GridEnvironment):
     """Agents zap with a ray that freezes."""
 
@@ -238,16 +263,14 @@ def test_recording_does_not_change_a_run(tmp_path):
 
 def test_a_game_makes_its_recorder_unless_the_period_is_0(tmp_path):
     pytest.importorskip("imageio.v3")
-    recorder, social = make_empty().recorders(tmp_path)
-    assert isinstance(social, SocialRecorder)
-    assert isinstance(recorder, Recorder)
+    assert [type(one) for one in make_empty().recorders(tmp_path)] == [Recorder, LivePicture, SocialRecorder]
     silent = Empty(config={"experiment": {"record_period": 0}, "model": {"algorithm": "random"}})
     assert silent.recorders(tmp_path) == ()
 
 
 def test_without_imageio_there_is_a_warning_and_no_recorder(tmp_path, monkeypatch, captured_logs):
     monkeypatch.setattr("parallel_agents.games.environment.find_spec", lambda name: None)
-    assert [type(one) for one in make_empty().recorders(tmp_path)] == [SocialRecorder]
+    assert [type(one) for one in make_empty().recorders(tmp_path)] == [LivePicture, SocialRecorder]
     assert [(log["event"], log["log_level"], log["reason"]) for log in captured_logs] == [
         ("no_recording", "warning", "imageio is not installed")
     ]

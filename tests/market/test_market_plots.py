@@ -28,7 +28,7 @@ def test_a_training_leaves_its_worlds_with_their_newest_scores(worlds: tuple[Wor
     """Two groups of worlds are used in turn; two bidders in each world."""
     markets = [SimpleNamespace(worlds=group, score=None) for group in (worlds[:20], worlds[20:])]
     environment: Any = SimpleNamespace(markets=markets)
-    callback = MarketPanels(environment, tmp_path / "run", every=0.0)
+    callback = MarketPanels(environment, tmp_path / "run")
     callback.on_end({})
     assert not (tmp_path / "run").exists(), "a run without an epoch has nothing to show"
     for epoch, score in enumerate((1.0, 5.0, 2.0)):

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from types import MappingProxyType
+from types import MappingProxyType, SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -9,7 +9,8 @@ import pytest
 from structlog.testing import capture_logs
 
 from parallel_agents.core.types import EpochStats, RoundStats, RunInfo
-from parallel_agents.tracking.callbacks import BaseCallback, CallbackList
+from parallel_agents.tracking import callbacks
+from parallel_agents.tracking.callbacks import BaseCallback, CallbackList, Throttle
 
 
 class Recorder(BaseCallback):
@@ -71,15 +72,33 @@ def test_every_callback_gets_every_call_in_order(make_run: Any, make_epoch: Any,
 
 def test_a_failing_callback_is_logged_once_and_dropped(make_run: Any, make_epoch: Any, make_round: Any) -> None:
     before, after = Recorder(), Recorder()
-    callbacks = CallbackList([before, Failing(), after])
+    several = CallbackList([before, Failing(), after])
     with capture_logs() as logs:
-        _call_all(callbacks, make_run, make_epoch, make_round)
+        _call_all(several, make_run, make_epoch, make_round)
     assert before.calls == after.calls == ALL_CALLS
-    assert len(callbacks) == 2
+    assert len(several) == 2
     assert [(e["event"], e["callback"], e["method"], e["log_level"]) for e in logs] == [
         ("callback_dropped", "Failing", "on_epoch", "error")
     ]
     assert logs[0]["exc_info"] is True
+
+
+def test_a_throttle_keeps_its_distance_and_its_share_of_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, calls = [50.0], []
+    monkeypatch.setattr(callbacks, "time", SimpleNamespace(monotonic=lambda: now[0]))
+
+    def work(seconds: float) -> None:
+        calls.append(now[0])
+        now[0] += seconds
+
+    throttle = Throttle(every=1.0, share=0.01)
+    for seconds, wait in ((0.001, 0.9), (0.001, 0.2), (0.05, 4.9), (0.0, 0.2), (0.0, 0.5)):
+        throttle.call(lambda seconds=seconds: work(seconds))
+        now[0] += wait
+    assert calls == pytest.approx([50.0, 51.101, 56.251]), "after 50 ms it waits for 5 s"
+    assert not throttle.is_due
+    throttle.call(lambda: work(0.0), always=True)
+    assert len(calls) == 4
 
 
 def test_a_keyboard_interrupt_is_passed_on(make_epoch: Callable[..., EpochStats]) -> None:

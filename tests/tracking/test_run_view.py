@@ -15,6 +15,7 @@ from parallel_agents.tracking import run_view
 from parallel_agents.tracking.comparison import compare_runs
 from parallel_agents.tracking.jsonl import JsonlFile, JsonlTail, sample_jsonl
 from parallel_agents.tracking.metric_bins import Bins, MetricsState
+from parallel_agents.tracking.plots import LIVE_PICTURE, write_picture
 from parallel_agents.tracking.run_view import RunView, open_views
 from tests.tracking.run_folders import epoch_line, make_run_folder
 
@@ -116,7 +117,7 @@ def test_broken_lines_are_counted_and_hostile_values_are_left_out(tmp_path: Path
     view.close()
 
 
-@pytest.mark.parametrize("name", ["metrics.jsonl", "summary.json", "trace.json", "log.jsonl"])
+@pytest.mark.parametrize("name", ["metrics.jsonl", "summary.json", "trace.json", "log.jsonl", "now.json"])
 def test_a_link_out_of_the_folder_is_not_followed(name: str, tmp_path: Path) -> None:
     path = make_run_folder(tmp_path / "run", epochs=3)
     secret = tmp_path / "secret"
@@ -139,6 +140,28 @@ def test_a_picture_must_be_a_recorded_episode_of_the_folder(tmp_path: Path) -> N
         with pytest.raises(OSError, match=r"link|not the name"):
             view.picture(name)
     view.close()
+
+
+def game_panel(path: Path) -> dict[str, Any]:
+    view = refreshed(path)
+    view.close()
+    return panels(view)["The game"]
+
+
+def test_the_game_now_is_shown_while_a_run_goes_on(tmp_path: Path) -> None:
+    path = make_run_folder(tmp_path / "run", epochs=1)
+    write_picture(path, np.zeros((4, 5, 3), np.uint8), epoch=1200)
+    with FolderLock(path):
+        panel = game_panel(path)
+        assert (panel["now"]["label"], panel["names"]) == ("epoch 1,200", ["episode_000001.gif"])
+        assert panel["now"]["data"].startswith("data:image/png;base64,iVBORw0KGgo")
+        for broken in ("7", '{"epoch": "1", "png": "AA=="}', '{"epoch": 1, "png": "x\' onerror=alert(1)"}'):
+            (path / LIVE_PICTURE).write_text(broken)
+            assert game_panel(path)["now"] is None
+    write_picture(path, np.zeros((4, 5, 3), np.uint8), epoch=3)
+    assert game_panel(path)["now"] is None, "the run has ended and has recorded an episode"
+    (path / "episode_000001.gif").unlink()
+    assert game_panel(path)["now"]["label"] == "epoch 3"
 
 
 def test_panels_that_an_application_leaves_are_shown(tmp_path: Path) -> None:
@@ -250,19 +273,19 @@ def test_a_million_epochs_have_a_first_picture_within_a_second(tmp_path: Path) -
         for first in range(2, 1_000_002, 10_000):
             file.write("".join(epoch_line(epoch, [1.0, epoch / 1e6]) + "\n" for epoch in range(first, first + 10_000)))
     view = RunView(path)
-    began = time.monotonic()
+    began = time.process_time()  # what others do on the machine does not count
     view.refresh(0.4)
     view.sections()
-    first_picture = time.monotonic() - began
+    first_picture = time.process_time() - began
     assert tiles(view)["Epoch"] == "1,000,001"
     while not view.complete:
         view.refresh(0.4)
-    seconds = time.monotonic() - began
-    began = time.monotonic()
+    seconds = time.process_time() - began
+    began = time.process_time()
     size = len(json.dumps(view.sections()))
-    assert first_picture < 1.0
+    assert first_picture < 0.3
     assert seconds < 60.0
-    assert time.monotonic() - began < 0.5
+    assert time.process_time() - began < 0.2
     assert size < 300_000
     view.close()
 

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
+from parallel_agents.core.types import EpochStats
+from parallel_agents.tracking import callbacks
+from parallel_agents.tracking.callbacks import BaseCallback
 from parallel_agents.tracking.run_view import RunView
 from parallel_agents.workflows.blue_policies import scripted
 from parallel_agents.workflows.defence import NetworkDefence
@@ -27,17 +31,28 @@ from parallel_agents.workflows.pictures import (
 from parallel_agents.workflows.trainer import TrainingHistory, WorkflowResult
 
 
-def test_every_nth_episode_of_the_network_is_left_in_the_run_folder(tmp_path: Path) -> None:
+def test_an_episode_of_the_network_now_and_the_last_are_left_in_the_run_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now, seen = [10.0], []
+    monkeypatch.setattr(callbacks, "time", SimpleNamespace(monotonic=lambda: now[0]))
+
+    class Look(BaseCallback):
+        def on_epoch(self, stats: EpochStats) -> None:
+            now[0] += 1.1
+            (section,) = [entry for entry in _sections(tmp_path) if entry["title"] == "The defended network"]
+            seen.append(section["panels"][0]["label"])
+
     config = {
-        "experiment": {"epochs": 5, "max_turns": 4, "worlds": 2, "record_period": 2},
+        "experiment": {"epochs": 8, "max_turns": 4, "worlds": 2},
         "model": {"algorithm": "random"},
     }
     env, plain = NetworkDefence(config=config), NetworkDefence(config=config)
-    recorded = env.run_experiment(callbacks=env.recorders(tmp_path))
+    recorded = env.run_experiment(callbacks=[*env.recorders(tmp_path), Look()])
     assert recorded["mean_reward"] == plain.run_experiment()["mean_reward"]
+    assert seen == [f"epoch {epoch}" for epoch in (1, 1, 1, 4, 4, 4, 7, 8)], "every two seconds, and the last"
     (section,) = [entry for entry in _sections(tmp_path) if entry["title"] == "The defended network"]
     (panel,) = section["panels"]
-    assert panel["title"] == "The network in epoch 4"
     assert len(panel["frames"]) == 4
     assert all(len(frame["levels"]) == len(panel["hosts"]) == 13 for frame in panel["frames"])
     assert panel["frames"][-1]["text"].startswith("turn   4   blue: ")

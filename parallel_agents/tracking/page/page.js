@@ -199,11 +199,14 @@ function drawTimeline(panel) {
 }
 
 function drawNetwork(panel, previous) {
-  if (previous && previous.same === JSON.stringify(panel)) return previous;
+  if (previous && previous.next) {  // what is played goes on to its end
+    previous.next(panel);
+    return previous;
+  }
   const node = element("div"), picture = element("div"), words = element("pre");
   const slider = element("input", { type: "range", min: 0, max: panel.frames.length - 1, value: 0, "aria-label": "turn" });
   const play = element("button", { type: "button" }, "Play");
-  let timer = 0, wide = 600;
+  let timer = 0, wide = 600, following = panel;
   const paint = () => {
     const frame = panel.frames[Number(slider.value)], width = wide, height = 330;
     const columns = Math.max(...panel.hosts.map((host) => host.x)) + 1, rows = Math.max(...panel.hosts.map((host) => host.y)) + 1;
@@ -216,18 +219,24 @@ function drawNetwork(panel, previous) {
       svg.append(element("text", { x: x(host), y: y(host) + 28, "text-anchor": "middle" }, host.name));
     });
     picture.replaceChildren(svg);
-    words.textContent = frame.text;
+    words.textContent = [panel.label, frame.text].filter(Boolean).join("\n");
   };
+  const take = () => { panel = following; slider.max = panel.frames.length - 1; slider.value = 0; paint(); };
   const stop = () => { clearInterval(timer); timer = 0; play.textContent = "Play"; };
   slider.addEventListener("input", paint);
-  play.addEventListener("click", () => {
-    if (timer) return stop();
+  const go = () => {
     play.textContent = "Pause";
-    timer = setInterval(() => { slider.value = (Number(slider.value) + 1) % panel.frames.length; paint(); }, 500);
-  });
+    timer = setInterval(() => {
+      if (Number(slider.value) === panel.frames.length - 1) return take();
+      slider.value = Number(slider.value) + 1;
+      paint();
+    }, 300);
+  };
+  play.addEventListener("click", () => timer ? stop() : go());
   node.append(picture, words, element("div", { class: "row" }, play, slider));
   const show = (width) => { wide = width; paint(); };
-  return { node, start: show, resize: show, stop, same: JSON.stringify(panel), key: panel.levels.map((name, place) => [LEVELS[place], name]) };
+  const start = (width) => { show(width); if (!byId("data") && !matchMedia("(prefers-reduced-motion: reduce)").matches) go(); };
+  return { node, start, resize: show, stop, next(content) { following = content; }, key: panel.levels.map((name, place) => [LEVELS[place], name]) };
 }
 
 // -- tables, facts, tiles and pictures -----------------------------------------------------------------------------
@@ -256,26 +265,32 @@ function drawTiles(panel, previous) {
 }
 
 function drawImage(panel, previous) {
-  const names = panel.names || [], address = (name) => panel.address + encodeURIComponent(name);
-  if (previous && previous.first === panel.address) {
-    if (names.length !== previous.count) {
-      previous.count = names.length;
-      const newest = previous.select.value === previous.select.options[0].value;
-      previous.fill(names);
-      if (newest) previous.show(names.at(-1));
-    }
+  if (previous && previous.update && previous.first === panel.address) {
+    previous.update(panel);
     return previous;
   }
-  const image = element("img", { class: "episode", alt: panel.alt, src: panel.data || address(names.at(-1)) });
+  const image = element("img", { class: "episode", alt: panel.alt });
   const node = element("div", {}, image);
-  if (panel.data) return still(node);
-  const select = element("select", { "aria-label": "Recorded episode" });
-  const fill = (list) => select.replaceChildren(...[...list].reverse().map((name) => element("option", { value: name }, `epoch ${Number(name.match(/\d+/)[0])}`)));
-  const show = (name) => { select.value = name; image.src = address(name); };
-  fill(names);
-  select.addEventListener("change", () => show(select.value));
+  if (panel.data) {
+    image.src = panel.data;
+    return still(node);
+  }
+  const select = element("select", { "aria-label": "What is shown of the game" });
+  let shown, newest;  // an address is set once: setting it again would start the animation anew
+  const update = (content) => {
+    const chosen = select.value, follow = chosen === (newest ?? "");
+    const entries = [...(content.now ? [["now", `now, ${content.now.label}`]] : []), ...[...content.names].reverse().map((name) => [name, `recorded in epoch ${Number(name.match(/\d+/)[0])}`])];
+    newest = entries[0][0];
+    select.replaceChildren(...entries.map(([value, label]) => element("option", { value }, label)));
+    select.value = !follow && entries.some(([value]) => value === chosen) ? chosen : newest;
+    const source = select.value === "now" ? content.now.data : content.address + encodeURIComponent(select.value);
+    if (source !== shown) image.src = shown = source;
+  };
+  const drawn = still(node, { first: panel.address, update(content) { drawn.panel = content; update(content); } });
+  select.addEventListener("change", () => update(drawn.panel));
   node.append(element("div", { class: "row" }, select));
-  return still(node, { first: panel.address, count: names.length, select, fill, show });
+  drawn.update(panel);
+  return drawn;
 }
 
 const DRAW = { chart: drawChart, intervals: drawIntervals, scatter: drawScatter, table: drawTable, facts: drawFacts, tiles: drawTiles, image: drawImage, timeline: drawTimeline, network: drawNetwork };
