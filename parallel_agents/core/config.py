@@ -128,9 +128,9 @@ class Parallel:
     max_failures: int = 3
     """Skipped rounds in a row, or lost world processes in a row, that stop the run; 0 is the same as 1."""
     address: str | None = None
-    """Address of a Ray cluster."""
+    """Address of a Ray cluster that this machine belongs to: host:port, or auto; None: start a local Ray."""
     resources_per_worker: dict[str, float] | None = None
-    """Ray resources of each worker."""
+    """Ray resources of each worker, such as {"CPU": 1, "GPU": 0.5}; None: one CPU."""
 
     def __post_init__(self) -> None:
         _at_least(self, "parallel", "train_interval", 1)
@@ -151,6 +151,14 @@ class Parallel:
                 f"parallel.address and parallel.resources_per_worker are for backend 'ray', but backend is "
                 f"{self.backend!r}: set parallel.backend = 'ray' or leave them out"
             )
+        port = (self.address or "auto").rpartition(":")[2]
+        if self.address is not None and self.address != "auto" and (not port.isdigit() or "/" in self.address):
+            raise ConfigError(
+                f"parallel.address is {self.address!r}: write host:port of the cluster's head, or auto, and run on a "
+                "machine of the cluster (ray job submit does that)"
+            )
+        if bad := {name: amount for name, amount in (self.resources_per_worker or {}).items() if not amount >= 0}:
+            raise ConfigError(f"parallel.resources_per_worker has {bad}: give amounts of at least 0")
 
     @classmethod
     def sequential(cls) -> Parallel:

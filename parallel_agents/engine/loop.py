@@ -456,6 +456,7 @@ class Rounds:
             most_workers=plan.most_workers,
             emit=emit,
             timeline=timeline,
+            flags=flags,
         )
         self._backend: Backend | None = None
         self.submitted = 0
@@ -682,6 +683,7 @@ class Rounds:
         if self._backend is not None:
             self._backend.close(patience)
             self._backend = None
+        self._launcher.close()
 
     def _launch(self, first_round: int) -> Backend:
         return self._launcher.launch(self.newest, first_round, last_round=self._last_round, workers=self._workers)

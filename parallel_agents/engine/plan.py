@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import importlib.util
 from dataclasses import dataclass
 from typing import Literal
 
 from parallel_agents.core.config import BackendName, Parallel
 from parallel_agents.core.errors import ConfigError
+from parallel_agents.execution.ray import require_ray
 from parallel_agents.execution.resources import cores
 
 
@@ -40,6 +40,8 @@ def resolve(flags: Parallel, *, agents: int, available_cores: int | None = None)
     """
     backend = _backend(flags)
     free = available_cores or cores()
+    if backend == "ray":
+        free = agents + 1  # the cluster has the last word
     workers = min(flags.num_workers or max(1, free - 1), agents)
     return Plan(
         act_together=flags.enabled and flags.parallel_actions,
@@ -54,8 +56,7 @@ def resolve(flags: Parallel, *, agents: int, available_cores: int | None = None)
 
 def _backend(flags: Parallel) -> BackendName | Literal["auto"]:
     if flags.backend == "ray":
-        found = "is not installed" if importlib.util.find_spec("ray") is None else "has no adapter in this version"
-        raise ConfigError(f"parallel.backend is 'ray', but Ray {found}: use 'inline', 'thread' or 'process'")
+        require_ray()
     if flags.backend is not None:
         return flags.backend
     if not flags.enabled or not flags.async_learning:

@@ -7,17 +7,22 @@ from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 from parallel_agents.algorithms.learner import LearnerState
-from parallel_agents.core.config import BackendName
-from parallel_agents.core.errors import ConfigError, LearnerError
+from parallel_agents.core.config import BackendName, Parallel
+from parallel_agents.core.errors import ConfigError, LearnerError, WorkerDied
 from parallel_agents.core.system import free_memory
 from parallel_agents.execution.auto import LACKING, START_COST, AutoBackend
 from parallel_agents.execution.backend import Backend, InlineBackend
 from parallel_agents.execution.process import ProcessBackend
+from parallel_agents.execution.ray import RayBackend, RayCluster
 from parallel_agents.execution.thread import ThreadBackend
 from parallel_agents.tracking.timeline import Timeline
 
-FALLBACK: dict[str, str | None] = {"process": "thread", "thread": "inline", "inline": None}
+FALLBACK: dict[str, str | None] = {"ray": None, "process": "thread", "thread": "inline", "inline": None}
 """What to start instead of a backend if the system lacks something; None: nothing. All give the same bytes."""
+ONE_CORE = {"CPU": 1.0}
+"""What a worker on Ray gets unless the configuration says otherwise."""
+STARTS = 3
+"""How often workers on Ray are started, if nodes are lost meanwhile."""
 WINDOW = 8
 """Rounds after which the autoscaler decides."""
 WAITING_SHARE = 0.2
@@ -41,12 +46,18 @@ class BackendLauncher:
         most_workers: int,
         emit: Callable[[str, dict[str, Any]], None],
         timeline: Timeline,
+        flags: Parallel | None = None,
     ) -> None:
-        """most_workers: threads that `auto` may start, since the collector leaves them its own core while it waits."""
+        """most_workers: threads that `auto` may start, since the collector leaves them its own core while it waits.
+
+        flags: what backend `ray` reads: address, resources and number of workers, deadline.
+        """
         self._stacks, self._together, self._lag = list(stacks), together, lag
         self._most_workers, self._emit, self._timeline = most_workers, emit, timeline
         self._wanted: str = wanted
         """The backend to start: as configured, or a lower one since the system lacked something."""
+        self._flags = flags or Parallel()
+        self._cluster: RayCluster | None = None
 
     def launch(self, states: Sequence[LearnerState], first_round: int, *, last_round: int, workers: int) -> Backend:
         """Start a backend that goes on from `states` with round `first_round`.
@@ -86,6 +97,8 @@ class BackendLauncher:
                 return self._thread(states, workers)
             case "inline":
                 return self._inline(states)
+            case "ray":
+                return self._ray(states, first_round, workers)
         raise ConfigError(f"parallel.backend is {name!r}, which cannot be started: use {', '.join(FALLBACK)}")
 
     def _auto(self, states: Sequence[LearnerState], last_round: int, workers: int) -> AutoBackend:
@@ -116,6 +129,38 @@ class BackendLauncher:
             first_round=first_round,
             timeline=self._timeline,
         )
+
+    def _ray(self, states: Sequence[LearnerState], first_round: int, workers: int) -> RayBackend:
+        resources, fixed = self._flags.resources_per_worker or ONE_CORE, self._flags.num_workers is not None
+        if self._cluster is None:
+            self._emit("ray_starting", {"address": self._flags.address or "local", "level": "info"})
+            self._cluster = RayCluster(self._flags.address, workers=workers if fixed else 1)
+        else:
+            fixed = False  # a node may have been lost: go on with those that are left
+        for attempt in range(1, STARTS + 1):
+            try:
+                return RayBackend(
+                    self._cluster,
+                    self._stacks,
+                    states,
+                    workers=workers if fixed else min(workers, max(1, self._cluster.room(resources))),
+                    together=self._together,
+                    first_round=first_round,
+                    resources=resources,
+                    deadline=self._flags.round_deadline,
+                )
+            except WorkerDied as error:  # on a node that is lost, which Ray notices after some seconds
+                if attempt == STARTS:
+                    raise
+                fixed = False
+                self._emit("worker_replaced", {"round": first_round, "backend": "ray", "cause": str(error)})
+        raise AssertionError("unreachable")
+
+    def close(self) -> None:
+        """Leave the cluster; end a local Ray."""
+        if self._cluster is not None:
+            self._cluster.close()
+            self._cluster = None
 
 
 class Autoscaler:

@@ -88,7 +88,7 @@ class ModelActor:
     """A model of this library; it explores as in training, unless another exploration is given."""
 
     def __init__(self, model: Model, exploration: float | None = None) -> None:
-        self.model = model
+        self.spec, self.identity = model.spec, model.identity  # not the model: its buffer would travel with it
         self._exploration = model.epsilon if exploration is None else exploration
         learner = model.spec.learner()
         self._inference = Inference(learner.network, 1, _TILE, together=True)
@@ -96,12 +96,12 @@ class ModelActor:
         self._draws: NDArray[np.float64] = np.empty((0, 0, 0, 0))
 
     def begin_episode(self, worlds: Sequence[int], lap: int, steps: int) -> None:
-        who, slots = self.model.identity, self.model.spec.slots
+        who, slots = self.identity, self.spec.slots
         self._draws = uniforms(who.seeds, Purpose.ACT, who.agents, worlds, epoch=lap, turns=steps, slots=slots)
 
     def choose(self, states: NDArray[np.float32], step: int) -> Array:
         """Return actions (W, …) for states (W, F)."""
-        inputs = self.model.spec.network.inputs
+        inputs = self.spec.network.inputs
         if states.shape[1] != inputs:
             raise ShapeError(
                 f"the model takes {inputs} features, the worlds have {states.shape[1]}: make a model for these worlds"
@@ -111,7 +111,7 @@ class ModelActor:
         padded[:count] = states
         parts = [self._inference.forward(padded[None, i : i + _TILE]) for i in range(0, len(padded), _TILE)]
         outputs = np.concatenate(parts, axis=1)[:, :count]
-        actions, _ = self.model.spec.choose(outputs, self._draws[step], np.array([self._exploration]), None)
+        actions, _ = self.spec.choose(outputs, self._draws[step], np.array([self._exploration]), None)
         return np.asarray(actions[0])
 
     async def act(self, states: NDArray[np.float32], step: int) -> Array:

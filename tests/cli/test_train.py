@@ -153,7 +153,10 @@ FILES = {
         (["guess.py", "--set", "epochs"], "write section.key=value"),
         (["guess.py", "--epochs", "0"], "experiment.epochs is 0"),
         (["guess.py", "--epochs", "2", "--set", "experiment.epochs=3"], "experiment.epochs is given twice"),
-        (["guess.py", "--backend", "ray"], "parallel.backend is 'ray', but Ray"),
+        (
+            ["guess.py", "--backend", "ray", "--set", "parallel.address=here"],
+            "parallel.address is 'here': write host:port",
+        ),
         (["guess.py", "--algo", "sarsa"], "model.algorithm is 'sarsa'"),
         (["guess.py", "--config", "absent.toml"], "cannot read the configuration absent.toml: No such file"),
         (["absent.py"], "no file absent.py: give a Python file that holds one environment"),

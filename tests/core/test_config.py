@@ -148,6 +148,12 @@ def test_whole_numbers_are_accepted_for_floats():
     [
         ({"publish": "asap", "policy_lag": 0}, r"'asap' with parallel\.policy_lag 0"),
         ({"address": "auto"}, r"are for backend 'ray', but backend is None"),
+        (
+            {"address": "ray://head:10001", "backend": "ray"},
+            r"parallel\.address is 'ray://head:10001': write host:port",
+        ),
+        ({"address": "head", "backend": "ray"}, r"parallel\.address is 'head': write host:port"),
+        ({"resources_per_worker": {"GPU": -1}, "backend": "ray"}, r"resources_per_worker has {'GPU': -1\.0}"),
         ({"resources_per_worker": {"CPU": 1}, "backend": "thread"}, r"are for backend 'ray', but backend is 'thread'"),
     ],
 )

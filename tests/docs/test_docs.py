@@ -10,7 +10,11 @@ import pytest
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 BLOCKS = [
-    pytest.param(text, id=f"{page.relative_to(ROOT)}-{number}")
+    pytest.param(
+        text,
+        id=f"{page.relative_to(ROOT)}-{number}",
+        marks=pytest.mark.slow if page.name == "ray.md" else (),  # each starts a Ray
+    )
     for page in PAGES
     for number, text in enumerate(re.findall(r"```python\n(.*?)```", page.read_text(), flags=re.S))
 ]

@@ -94,9 +94,9 @@ def test_by_default_the_cores_of_this_process_count() -> None:
     assert plan.workers == max(1, cores() - 1)
 
 
-def test_ray_is_refused_with_what_to_use_instead() -> None:
-    with pytest.raises(ConfigError, match=r"backend is 'ray', but Ray .*: use 'inline', 'thread' or 'process'"):
-        resolve(Parallel(backend="ray"), agents=2)
+def test_ray_may_have_a_worker_for_each_agent_whatever_the_cores_here() -> None:
+    assert resolve(Parallel(backend="ray"), agents=40, available_cores=2).workers == 40
+    assert resolve(Parallel(backend="ray", num_workers=3), agents=40, available_cores=2).workers == 3
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")

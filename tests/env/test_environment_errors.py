@@ -244,7 +244,8 @@ def test_a_wrong_configuration_raises_at_construction(sections: dict[str, Any], 
         Line(config=tiny(**sections))
 
 
-def test_ray_raises_before_the_run_if_it_cannot_be_used() -> None:
+def test_ray_raises_before_the_run_if_it_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     game = Line(config=tiny(parallel={"backend": "ray"}))
     with pytest.raises(ConfigError, match=r"parallel\.backend is 'ray', but Ray"):
         game.prepare()

@@ -68,7 +68,8 @@ class MarkStack:
     """As much of a stack as rounds need. It records what was asked of it."""
 
     waits_for_priorities = False
-    native = False
+    native = portable = False
+    device = "cpu"
 
     def __init__(self, agents: int, learner: Any = None, *, holds: bool = True, first_agent: int = 0) -> None:
         self.learner = learner or MarkLearner()

@@ -4,7 +4,8 @@
                     └── a group that fails is run again in halves, until the failing world is alone
 
 Episode e is lap e // n of world e % n. It is the same whatever is simulated together with it, so results do not depend
-on the number of threads or on `max_concurrent_worlds`.
+on the number of threads or on `max_concurrent_worlds`. With a `RayCluster`, groups are simulated on its nodes, all at
+once, each with a copy of the agent; experiences come back in the order of the worlds.
 
 Worlds come from `ParallelWorldOrchestrator`. Its mix of world types can adapt between batches: towards the types in
 which the agent earns least, within the interval of each type's share in the data. New worlds are drawn from the same
@@ -28,6 +29,7 @@ from numpy.typing import NDArray
 
 from parallel_agents.core.errors import ConfigError, ContractError, DeadlineError, WorldError
 from parallel_agents.core.types import Array
+from parallel_agents.execution.ray import RayCluster
 from parallel_agents.market.actions import LEVELS, Forms, Objective, action_form, step_market
 from parallel_agents.market.discovery import Patterns
 from parallel_agents.market.montecarlo.experience_buffer import ExperienceBuffer
@@ -49,10 +51,12 @@ from parallel_agents.market.world_variants import (
     default_distribution,
     share_intervals,
 )
+from parallel_agents.nn import numerics
 from parallel_agents.replay.importance_sampler import CRISIS_PARENT, REGULAR_PARENT
 from parallel_agents.replay.world_weights import WORLD_FACTORS, NotIdentifiedError, WorldRule, fit_world_rule
 
 _CACHED_GROUPS = 64
+_ARRAYS = ("states", "actions", "rewards", "values", "crisis_values")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -139,6 +143,18 @@ class WorldGroup:
     def close(self) -> None:
         """End the threads."""
         self.market.close()
+
+
+def run_world_group(
+    worlds: Sequence[World], setting: EpisodeSetting, actor: Actor, lap: int, deadline: float
+) -> list[EpisodeExperience]:
+    """Run one episode in each of some worlds, in a process of Ray's."""
+    numerics.require()
+    group = WorldGroup(worlds, setting)
+    try:
+        return asyncio.run(group.run_episodes(actor, lap, deadline=deadline))
+    finally:
+        group.close()
 
 
 class ParallelWorldSimulator:
@@ -345,6 +361,7 @@ class MonteCarloSimulator:
 
     max_concurrent_worlds: None: all of them, on all cores.
     deadline: seconds that the episodes of one group of worlds may take.
+    cluster: where groups of `max_concurrent_worlds` worlds are simulated; None: in this process.
     """
 
     def __init__(
@@ -360,6 +377,7 @@ class MonteCarloSimulator:
         population: Mapping[str, float] | None = None,
         deadline: float = 60.0,
         seed: int = 0,
+        cluster: RayCluster | None = None,
     ) -> None:
         together = n_worlds if max_concurrent_worlds is None else max_concurrent_worlds
         sizes = {"n_worlds": n_worlds, "max_concurrent_worlds": together}
@@ -370,7 +388,7 @@ class MonteCarloSimulator:
             raise ConfigError(f"deadline is {deadline}: give a number of seconds above 0")
         source = load_patterns() if patterns is None else patterns
         self.orchestrator = ParallelWorldOrchestrator(source, world_types_distribution, seed=seed)
-        self.max_concurrent_worlds, self.deadline = together, deadline
+        self.max_concurrent_worlds, self.deadline, self._cluster = together, deadline, cluster
         self.setting = setting or EpisodeSetting(seed=seed)
         self.worlds: tuple[World, ...] = self.orchestrator.create_world_variants(n_worlds)
         self.episodes = 0
@@ -418,47 +436,56 @@ class MonteCarloSimulator:
         actor, start, self._most_in_flight = make_actor(agent), time.perf_counter(), 0
         if focus is not None:
             actor = focus.wrap(actor)
-        experiences: list[EpisodeExperience] = []
-        failures: list[Failure] = []
         numbers = range(self.episodes, self.episodes + count)
         self.episodes += count
+        groups: list[tuple[tuple[int, ...], int]] = []
         for lap, episodes in groupby(numbers, lambda e: e // len(self.worlds)):
             places = [e % len(self.worlds) for e in episodes]
             for first in range(0, len(places), self.max_concurrent_worlds):
-                group = tuple(places[first : first + self.max_concurrent_worlds])
-                await self._run_group(actor, group, lap, experiences, failures)
+                groups.append((tuple(places[first : first + self.max_concurrent_worlds]), lap))
+        if self._cluster is None:
+            found = [await self._run_group(actor, *group) for group in groups]
+        else:
+            shared = self._cluster.ray.put(actor)  # once for all groups
+            found = await asyncio.gather(*(self._run_group(shared, *group) for group in groups))
+        experiences = [episode for own, _ in found for episode in own]
+        failures = [failure for _, own in found for failure in own]
         for failure in failures:
             self.failures[failure.world] = self.failures.get(failure.world, 0) + 1
         seconds = time.perf_counter() - start
         return EpisodeBatch(tuple(experiences), tuple(failures), self._most_in_flight, seconds)
 
     async def _run_group(
-        self,
-        actor: Actor,
-        places: tuple[int, ...],
-        lap: int,
-        experiences: list[EpisodeExperience],
-        failures: list[Failure],
-    ) -> None:
+        self, actor: Any, places: tuple[int, ...], lap: int
+    ) -> tuple[list[EpisodeExperience], list[Failure]]:
         """Run the episodes of some worlds; if that fails, run each half again, so that only failing worlds are lost."""
         self.in_flight += len(places)
         self._most_in_flight = max(self._most_in_flight, self.in_flight)
         try:
-            episodes = await self._group(places).run_episodes(actor, lap, deadline=self.deadline)
+            episodes = await self._run_episodes(actor, places, lap)
         except Exception as error:  # reported by world; the results of the others are kept
             if len(places) == 1:
                 world = self.worlds[places[0]]
-                failures.append(Failure(world.index, world.kind, lap, f"{type(error).__name__}: {error}"))
-                return
+                return [], [Failure(world.index, world.kind, lap, f"{type(error).__name__}: {error}")]
         else:
             weight = self.orchestrator.importance_weight
-            experiences += [replace(e, importance_weight=weight(e.kind)) for e in episodes]
-            return
+            return [replace(e, importance_weight=weight(e.kind)) for e in episodes], []
         finally:
             self.in_flight -= len(places)
         half = len(places) // 2
-        for part in (places[:half], places[half:]):
-            await self._run_group(actor, part, lap, experiences, failures)
+        parts = [await self._run_group(actor, part, lap) for part in (places[:half], places[half:])]
+        return [e for own, _ in parts for e in own], [failure for _, own in parts for failure in own]
+
+    async def _run_episodes(self, actor: Any, places: tuple[int, ...], lap: int) -> list[EpisodeExperience]:
+        """Run the episodes of some worlds here or on Ray, where the actor is a reference to one."""
+        if self._cluster is None:
+            return await self._group(places).run_episodes(actor, lap, deadline=self.deadline)
+        worlds = [self.worlds[p] for p in places]
+        episodes: list[EpisodeExperience] = await self._cluster.task(
+            run_world_group, worlds, self.setting, actor, lap, self.deadline
+        )
+        arrays: list[dict[str, Any]] = [{name: np.array(getattr(e, name)) for name in _ARRAYS} for e in episodes]
+        return [replace(e, **own) for e, own in zip(episodes, arrays, strict=True)]  # Ray's arrays are read-only
 
     def _group(self, places: tuple[int, ...]) -> WorldGroup:
         if places not in self._groups:

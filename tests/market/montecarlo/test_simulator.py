@@ -11,6 +11,7 @@ import pytest
 
 from parallel_agents.algorithms import DQN
 from parallel_agents.core.errors import ConfigError, ContractError, WorldError
+from parallel_agents.execution.ray import RayCluster
 from parallel_agents.market.montecarlo import (
     EpisodeSetting,
     MonteCarloSimulator,
@@ -293,3 +294,18 @@ def test_invalid_arguments_are_refused(patterns):
             run(simulation, Fixed(), 0)
         with pytest.raises(ContractError, match="object does not act"):
             run(simulation, object())
+
+
+@pytest.mark.slow
+def test_worlds_on_ray_give_the_same_experiences_in_the_order_of_the_worlds(patterns):
+    cluster = RayCluster(None, workers=2)
+    try:
+        for agent in (Fixed(), ExternalUpdateAgent(DQN((46,), 28, hidden=(8,)))):
+            with simulator(patterns) as here, simulator(patterns, concurrent=5, cluster=cluster) as there:
+                wanted, found = run(here, agent, 20), run(there, agent, 20)
+            assert not found.failures
+            assert [(e.world, e.lap) for e in found.experiences] == [(e.world, e.lap) for e in wanted.experiences]
+            assert same(found.experiences, wanted.experiences)
+            assert all(e.states.flags.writeable for e in found.experiences)
+    finally:
+        cluster.close()

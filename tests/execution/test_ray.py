@@ -1,0 +1,356 @@
+"""Rounds on a real Ray: the same bytes with any number of shards, deaths included, and errors that say what to do."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from parallel_agents.checkpoint import Checkpointer, restore
+from parallel_agents.core.config import Parallel, merge
+from parallel_agents.core.errors import (
+    ConfigError,
+    DeadlineError,
+    LearnerError,
+    NumericsError,
+    RunError,
+    WorkerDied,
+)
+from parallel_agents.engine.plan import resolve
+from parallel_agents.execution import ray as adapter
+from parallel_agents.execution.backend import split
+from parallel_agents.execution.ray import RayBackend, RayCluster
+from parallel_agents.market import MarketEnvironment
+from parallel_agents.nn import numerics
+from parallel_agents.tracking.callbacks import BaseCallback
+from parallel_agents.workflows.defence import NetworkDefence
+from tests.equivalence.test_modes import INLINE, Everything
+from tests.equivalence.worlds import Odd, run, treasure_hunt
+from tests.execution.stub_stacks import MarkLearner, MarkStack, expected, same
+from tests.execution.test_backend import learn, snapshots
+
+pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning:ray")  # it leaves log files open
+CPU = {"CPU": 1.0}
+SMALL: dict[str, Any] = {"experiment": {"epochs": 6, "max_turns": 10}, "parallel": {"train_interval": 2}}
+PROBLEMS: dict[str, tuple[Any, dict[str, Any]]] = {
+    "a game with DQN": (
+        treasure_hunt,
+        {"world": {"agents": 5}, "model": {"hidden": (8,), "batch_size": 8, "learning_starts": 8}},
+    ),
+    "a game with PPO": (treasure_hunt, {"world": {"agents": 5}, "model": {"algorithm": "ppo", "hidden": (8,)}}),
+    "the market": (
+        lambda: MarketEnvironment,
+        {"experiment": {"worlds": 4}, "world": {"agents": 4, "users": 200}, "model": {"hidden": (8,)}},
+    ),
+    "the defence": (lambda: NetworkDefence, {"experiment": {"worlds": 2, "seeds": 4}, "model": {"hidden": (8,)}}),
+}
+
+
+def on_ray(workers: int = 2) -> dict[str, Any]:
+    return {"parallel": {"backend": "ray", "num_workers": workers}}
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[RayCluster]:
+    """Connect once; the runs of these tests use the Ray that their process has already."""
+    connected = RayCluster(None, workers=4)
+    yield connected
+    connected.close()
+
+
+def backend(
+    cluster: RayCluster, stacks: list[MarkStack], workers: int = 1, resources: Any = CPU, **options: Any
+) -> RayBackend:
+    numerics.require()  # as every run does
+    states = [stack.state for stack in stacks]
+    options = {"together": True, "first_round": 1, "deadline": 280.0, **options}
+    return RayBackend(cluster, stacks, states, workers=workers, resources=resources, **options)
+
+
+def stacks_of(misbehave: str = "", at_round: int = 2) -> list[MarkStack]:
+    return [MarkStack(3, MarkLearner(misbehave, at_round))]
+
+
+# -- the same bytes ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("cluster")
+def test_ray_gives_the_same_bytes_for_every_kind_of_learner_at_once() -> None:
+    wanted = run(Everything, INLINE)
+    found = run(Everything, on_ray())
+    assert found["updates"] == wanted["updates"] > 50
+    assert (found["digest"], found["backend"]) == (wanted["digest"], "ray")
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("cluster")
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_inline_threads_processes_and_ray_give_one_digest(name: str) -> None:
+    make, problem = PROBLEMS[name]
+    modes: list[dict[str, Any]] = [{"backend": b, "num_workers": 2} for b in ("inline", "thread", "process")]
+    modes += [on_ray(shards)["parallel"] for shards in (1, 2, 4)]
+    found = [run(make(), merge(SMALL, problem, {"parallel": flags})) for flags in modes]
+    assert found[0]["updates"] > 0
+    assert {summary["digest"] for summary in found} == {found[0]["digest"]}
+    assert [summary["backend"] for summary in found] == ["inline", "thread", "process", "ray", "ray", "ray"]
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("cluster")
+def test_a_run_may_be_resumed_on_another_backend(tmp_path: Path) -> None:
+    config: dict[str, Any] = {"parallel": {"train_interval": 3}}
+    whole = run(Odd, merge(config, {"experiment": {"epochs": 26}}))["digest"]
+    for first, second in (("ray", "process"), ("process", "ray"), ("ray", "inline"), ("inline", "ray")):
+        folder = tmp_path / f"{first}-{second}"
+        begun = Odd(config=merge(config, {"parallel": {"backend": first, "num_workers": 2}}))
+        half = begun.prepare()
+        half.checkpointer = Checkpointer(half, folder, keep_last=3)
+        begun.run_experiment(13)
+        resumed = Odd(config=merge(config, {"parallel": {"backend": second, "num_workers": 2}}))
+        assert restore(resumed.prepare(), folder)[1] == []
+        assert resumed.run_experiment(26)["digest"] == whole, (first, second)
+
+
+# -- failures ----------------------------------------------------------------------------------------------------------
+
+
+def test_what_a_learner_raises_names_round_agents_and_cause_and_later_rounds_fail_with_it(cluster: RayCluster) -> None:
+    stacks = stacks_of("raise unpicklable")
+    workers = backend(cluster, stacks)
+    try:
+        assert same(learn(workers, stacks, 1)[0][0], expected(stacks[0], 1))
+        for round_ in (2, 3):
+            workers.submit(round_, snapshots(stacks, round_))
+        with pytest.raises(LearnerError, match=r"round 2 of agents 0, 1, 2 failed: .*the weights exploded"):
+            workers.result(2, 60.0)
+        with pytest.raises(LearnerError, match=r"round 3 needs the states of round 2, which failed"):
+            workers.result(3, 60.0)
+    finally:
+        workers.close()
+
+
+def test_a_worker_that_dies_or_hangs_is_reported_and_fresh_ones_go_on(cluster: RayCluster) -> None:
+    stacks = stacks_of("die")
+    workers = backend(cluster, stacks)
+    [(state, _)] = learn(workers, stacks, 1)
+    workers.submit(2, snapshots(stacks, 2))
+    with pytest.raises(WorkerDied, match=r"round 2: learner-0 on .* ended"):
+        workers.result(2, 60.0)
+    workers.close()
+    hanging = [MarkStack(3, MarkLearner("hang", 3))]
+    hanging[0].state = state
+    workers = backend(cluster, hanging, first_round=2)
+    try:
+        assert same(learn(workers, hanging, 2)[0][0], expected(stacks[0], 2))
+        assert workers.workers()[0].heartbeat.busy() is None
+        workers.submit(3, snapshots(hanging, 3))
+        assert not workers.poll(3)
+        activity = workers.workers()[0].heartbeat.busy()
+        assert activity is not None
+        assert workers.workers()[0].describe(activity).startswith("round 3 of agents 0, 1, 2")
+        with pytest.raises(DeadlineError, match=r"round 3 of learner-0 on .* took longer than 0\.5 s"):
+            workers.result(3, 0.5)
+    finally:
+        workers.close()
+
+
+class KillOnce(BaseCallback):
+    """Kills the process of an actor of the first published round."""
+
+    def __init__(self, environment: Any) -> None:
+        self.environment, self.killed, self.events = environment, 0, list[str]()
+
+    def on_round(self, stats: Any) -> None:
+        if not self.killed:
+            name = self.environment.prepare().rounds.workers()[0].name
+            self.killed = int(name.rpartition("pid ")[2].rstrip(")"))
+            os.kill(self.killed, signal.SIGKILL)
+
+    def on_event(self, name: str, fields: Any) -> None:
+        self.events.append(name)
+
+
+@pytest.mark.usefixtures("cluster")
+def test_a_run_whose_worker_is_killed_ends_with_the_same_digest() -> None:
+    environment = Odd(config=on_ray())
+    callback = KillOnce(environment)
+    found = environment.run_experiment(callbacks=[callback])
+    assert callback.killed
+    assert {"round_failed", "worker_replaced"} & set(callback.events)
+    assert found["digest"] == run(Odd, INLINE)["digest"]
+
+
+# -- refusals ----------------------------------------------------------------------------------------------------------
+
+
+def test_without_ray_the_message_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(ConfigError, match=r"Ray is not installed: pip install 'parallel-agents\[ray\]'"):
+        resolve(Parallel(backend="ray"), agents=2)
+
+
+@pytest.mark.parametrize("address", ["nowhere.invalid:6379", "127.0.0.1:1"])
+def test_a_wrong_address_is_refused_within_seconds(address: str) -> None:
+    began = time.monotonic()
+    with pytest.raises(ConfigError, match=rf"parallel\.address is '{address}'"):
+        RayCluster(address)
+    assert time.monotonic() - began < 30.0
+
+
+@pytest.mark.usefixtures("cluster")
+def test_a_second_cluster_is_refused() -> None:
+    with (
+        socket.create_server(("127.0.0.1", 0)) as server,
+        pytest.raises(ConfigError, match=r"but this process is connected to Ray at 127\.0\.0\.1"),
+    ):
+        RayCluster(f"127.0.0.1:{server.getsockname()[1]}")
+
+
+UNANSWERED = """
+import socket
+from parallel_agents.core.errors import ConfigError
+from parallel_agents.execution.ray import RayCluster
+
+with socket.create_server(("127.0.0.1", 0)) as server:
+    for address in ("auto", f"127.0.0.1:{server.getsockname()[1]}"):
+        try:
+            RayCluster(address)
+        except ConfigError as error:
+            print("REFUSED", error)
+"""
+
+
+@pytest.mark.slow  # Ray tries for two minutes
+def test_without_a_cluster_or_at_the_port_of_something_else_the_error_is_ours() -> None:
+    done = subprocess.run([sys.executable, "-c", UNANSWERED], capture_output=True, text=True, timeout=280)
+    assert done.stdout.count("REFUSED parallel.address is ") == 2, done.stderr
+
+
+def test_workers_that_do_not_fit_are_refused_with_what_there_is(cluster: RayCluster) -> None:
+    with pytest.raises(ConfigError, match=r"2 workers with {'GPU': 1\.0} each do not fit: .* room for 0\. Lower"):
+        backend(cluster, [MarkStack(2)], workers=2, resources={"GPU": 1.0})
+    assert cluster.room({"CPU": 1.0}) == 4
+    assert cluster.room({"CPU": 3.0}) == 1
+
+
+def test_a_full_object_store_stops_the_run_with_advice(cluster: RayCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(_: Any) -> None:
+        raise cluster.ray.exceptions.ObjectStoreFullError("no room")
+
+    monkeypatch.setattr(cluster.ray, "put", full)
+    [share] = split(stacks_of(), 1, together=True)
+    actor: Any = SimpleNamespace(train=None)
+    with pytest.raises(RunError, match=r"round 1: Ray's object store is full .* give it more room .*no room"):
+        adapter._Worker(cluster.ray, 0, share, actor).submit(1, [])
+
+
+def test_a_machine_with_another_fingerprint_is_refused_by_name(
+    cluster: RayCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = numerics.fingerprint()
+    monkeypatch.setattr(adapter.numerics, "fingerprint", lambda *_, **__: {**own, "cpu_capability": "AVX9"})
+    with pytest.raises(NumericsError, match=rf"machine {socket.gethostname()} .*: cpu_capability is .*, here AVX9"):
+        backend(cluster, [MarkStack(2)])
+
+
+# -- a Ray of its own --------------------------------------------------------------------------------------------------
+
+SCRIPT = """
+import glob, os, sys
+print("the script runs", file=sys.stderr)
+import numpy as np
+from parallel_agents.env import Agent, ParallelEnvironment
+from parallel_agents.tracking.callbacks import BaseCallback
+
+class Here(ParallelEnvironment):
+    default_config = {"experiment": {"epochs": 4, "max_turns": 6}, "parallel": {"train_interval": 2}}
+    def setup_agents(self):
+        self.agents = [Agent(model=self.make_model((2,), 2)) for _ in range(2)]
+    def reset(self): self.place = np.zeros((2, 1, 2), np.float32)
+    def observe(self): return self.place
+    def apply_agent(self, index, actions): return np.zeros(1, np.float32)
+
+class Look(BaseCallback):
+    def on_round(self, stats):
+        parents = {}
+        for path in glob.glob("/proc/[0-9]*/stat"):
+            try:
+                text = open(path).read()
+            except OSError:
+                continue
+            parents[int(text.split()[0])] = int(text.rpartition(")")[2].split()[1])
+        ours = {os.getpid()}
+        while more := {pid for pid, parent in parents.items() if parent in ours} - ours:
+            ours |= more
+        inodes = {os.readlink(fd) for pid in ours for fd in glob.glob(f"/proc/{pid}/fd/*") if os.path.lexists(fd)}
+        rows = [line.split() for name in ("tcp", "tcp6") for line in open(f"/proc/net/{name}")]
+        hosts = {row[1].partition(":")[0] for row in rows if row[3] == "0A" and f"socket:[{row[9]}]" in inodes}
+        print("PROCESSES", *sorted(ours - {os.getpid()}))
+        print("HOSTS", *sorted(hosts))
+
+before = dict(os.environ)
+for backend in ("inline", "ray"):
+    env = Here(config={"parallel": {"backend": backend, "num_workers": 2}})
+    print("DIGEST", env.run_experiment(callbacks=[Look()] if backend == "ray" else [])["digest"])
+print("CHANGED", {k for k in os.environ if os.environ[k] != before.get(k)})
+"""
+
+
+def test_a_local_ray_runs_no_script_again_listens_on_loopback_only_and_leaves_nothing(tmp_path: Path) -> None:
+    script = tmp_path / "unguarded.py"
+    script.write_text(SCRIPT)
+    folders = set(Path("/tmp").glob("ray-*"))
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=240, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("the script runs") == 1
+    digests = [line for line in done.stdout.splitlines() if line.startswith("DIGEST")]
+    assert len(digests) == 2
+    assert len(set(digests)) == 1
+    assert "CHANGED set()" in done.stdout
+    told = {line.split()[0]: line.split()[1:] for line in done.stdout.splitlines() if line}
+    assert told["HOSTS"] == ["0000000000000000FFFF00000100007F", "0100007F"], "loopback by IPv6 and by IPv4"
+    pids = [int(pid) for pid in told["PROCESSES"]]
+    assert len(pids) >= 4
+    assert not [pid for pid in pids if Path(f"/proc/{pid}").exists()]
+    assert set(Path("/tmp").glob("ray-*")) <= folders
+
+
+# -- nodes that are lost -----------------------------------------------------------------------------------------------
+
+
+def kill_nodes(kills: int, timeout: float) -> dict[str, Any]:
+    """Kill nodes of a cluster of this machine while runs go on, and return what came of it."""
+    command = [sys.executable, "-m", "tests.faults.ray_kills", "--kills", str(kills)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=timeout, cwd=Path(__file__).parents[2])
+    assert done.returncode == 0, done.stderr[-3000:]
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    sys.stdout.write(f"{found['kills']} nodes killed in {found['runs']} runs, {found['recovered']} recoveries\n")
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+def test_runs_whose_nodes_are_killed_end_with_the_same_digest() -> None:
+    found = kill_nodes(3, timeout=1000.0)
+    assert found["kills"] == 3
+    assert found["recovered"] > 0
+    assert found["digests"] == [found["wanted"]]
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(7200)
+def test_thirty_killed_nodes_change_no_digest() -> None:
+    found = kill_nodes(30, timeout=7000.0)
+    assert found["kills"] >= 30
+    assert found["digests"] == [found["wanted"]]
