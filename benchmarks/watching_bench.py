@@ -21,7 +21,7 @@ from benchmarks.measure import Effort, Row
 from benchmarks.run import Bench
 
 VIEWERS, AGENTS = 3, 8
-_WINDOW = 1.2
+_WINDOW = 0.75
 """Seconds with viewers, or without, before the next change."""
 _TAIL_BYTES = 2**16
 
@@ -32,7 +32,7 @@ def benches(effort: Effort) -> Iterator[tuple[str, Bench]]:
 
 def _watching(effort: Effort) -> Iterator[Row]:
     """Compare the turns per second of one run with and without viewers, who come and go all the time."""
-    pairs = effort.repeats(24) or 2
+    pairs = effort.repeats(32) or 2
     rates: dict[bool, list[float]] = {False: [], True: []}
     with TemporaryDirectory() as folder, _training(Path(folder) / "run") as address:
         metrics = Path(folder) / "run" / "metrics.jsonl"

@@ -67,7 +67,7 @@ def main(arguments: list[str] | None = None) -> int:
 
     Without `arguments`, use those of the process, and run the command in a child process that this one watches.
     """
-    words = _complete_watch(sys.argv[1:] if arguments is None else arguments)
+    words = sys.argv[1:] if arguments is None else arguments
     if words == ["--version"]:
         sys.stdout.write(f"parallel-agents {__version__}\n")
         return 0
@@ -81,15 +81,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _main(words: list[str], *, as_json: bool, watched: bool) -> int:
     try:
-        _check_command(words)
-        _check_foreign_options(words)
-        command = tyro.extras.subcommand_cli_from_dict(
-            COMMANDS,
-            prog="parallel-agents",
-            description=ABOUT,
-            args=words,
-            config=(tyro.conf.FlagCreatePairsOff,),
-        )
+        command = parse(words)
     except SystemExit as error:  # tyro has written to stderr what was wrong
         if error.code and as_json:
             _print_error("UsageError", "bad usage; what was wrong is on stderr")
@@ -99,6 +91,20 @@ def _main(words: list[str], *, as_json: bool, watched: bool) -> int:
     if watched and can_fork():
         return run_in_child(partial(_run, command, as_json=as_json), as_json=as_json)
     return _run(command, as_json=as_json)
+
+
+def parse(words: list[str]) -> Any:
+    """Return the command that these words ask for, without running it."""
+    words = _complete_watch(words)
+    _check_command(words)
+    _check_foreign_options(words)
+    return tyro.extras.subcommand_cli_from_dict(
+        COMMANDS,
+        prog="parallel-agents",
+        description=ABOUT,
+        args=words,
+        config=(tyro.conf.FlagCreatePairsOff,),
+    )
 
 
 def _run(command: Any, *, as_json: bool) -> int:

@@ -261,7 +261,7 @@ def _format(summary: Mapping[str, Any]) -> str:
         f"{_format_sweep(summary['replicas'])}"
         f"digest {digest}\n"
         f"run folder {summary['run_dir']}\n"
-        f"next: parallel-agents eval {summary['run_dir']}   or: parallel-agents curve {summary['run_dir']}\n"
+        f"next: parallel-agents eval {summary['run_dir']}   or: parallel-agents watch {summary['run_dir']}\n"
     )
 
 

@@ -98,6 +98,11 @@ def _format_verified(result: Mapping[str, Any]) -> str:
     if differences:
         lines.append("the run was made with other libraries or another CPU; equal bytes are promised for equal ones:")
         lines += [f"  {line}" for line in differences]
+        if not result["verified"]:
+            lines.append(
+                "torch computes its networks: replay it on a machine like that one. Runs of compiled kernels "
+                "(model.kernels = auto, docs/kernels.md) have the same bytes on every machine"
+            )
     elif not result["verified"]:
         lines.append("libraries and CPU are the same: the target, its data or the package have changed since")
     if "certificate" in result:

@@ -191,7 +191,7 @@ class GridEnvironment(ParallelEnvironment):
             return ()
         live = LivePicture(self, folder), *((SocialRecorder(self, folder),) if len(self.agents) > 1 else ())
         if find_spec("imageio") is None:
-            structlog.get_logger().warning(
+            structlog.get_logger().info(
                 "no_recording",
                 reason="imageio is not installed",
                 advice="install parallel-agents with the extra 'report', or set experiment.record_period = 0",

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import io
+import logging
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
@@ -173,6 +174,7 @@ def write_module(path: Path, module: nn.Module, observation: tuple[int, ...]) ->
             torch.jit.save(torch.jit.trace(module, example), data)  # type: ignore[no-untyped-call]
         elif path.suffix == ".onnx":
             rows = {0: torch.export.Dim("rows")}
+            logging.getLogger("torch.onnx").setLevel(logging.ERROR)  # it misses packages that no network here needs
             try:
                 program = torch.onnx.export(module, (example,), dynamo=True, dynamic_shapes=(rows,), verbose=False)
             except ImportError as error:

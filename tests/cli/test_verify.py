@@ -3,19 +3,27 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
-from tests.cli.conftest import Command, settings
+from tests.cli.conftest import ROOT, Command, run_process, settings
 
 QUIET = ("--json", "--quiet")
 
 
 def train(command: Command, name: str, *words: str) -> dict[str, Any]:
     return command("train", "guess.py", *QUIET, "--out", name, *words).json
+
+
+def machine(**features: str) -> dict[str, str]:
+    """Return the environment of a process whose libraries are told that they run on another CPU."""
+    return os.environ | {"PYTHONPATH": str(ROOT)} | features
 
 
 def test_a_run_is_confirmed_and_certified(command: Command, tmp_path: Path) -> None:
@@ -69,6 +77,42 @@ def test_other_libraries_are_named(command: Command, tmp_path: Path) -> None:
     verified = command("verify", "run", "--quiet")
     assert verified.code == 0
     assert "  torch: 1.0 | " in verified.out
+
+
+def test_a_torch_run_of_another_cpu_explains_itself(command: Command, tmp_path: Path) -> None:
+    """torch is told to use no vector instructions, as on a machine that has none."""
+    words = ("train", "guess.py", "--out", "run", *QUIET, *settings("model.kernels=torch", "model.hidden=[16]"))
+    trained = run_process(
+        sys.executable,
+        "-m",
+        "parallel_agents.cli",
+        *words,
+        folder=tmp_path,
+        env=machine(ATEN_CPU_CAPABILITY="default"),
+        timeout=250,
+    )
+    assert trained.code == 0, trained.err
+    verified = command("verify", "run", "--quiet")
+    if torch.backends.cpu.get_cpu_capability() == "DEFAULT":
+        pytest.skip("this machine has no other vector instructions")
+    assert verified.code == 1
+    assert "epochs 0 to 4: DIFFERENT" in verified.out
+    assert "  cpu_capability: DEFAULT | " in verified.out
+    assert "torch computes its networks: replay it on a machine like that one" in verified.out
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)  # kernels are compiled for another CPU
+def test_a_native_run_of_another_cpu_is_confirmed(command: Command, tmp_path: Path) -> None:
+    other = machine(NUMBA_CPU_NAME="nehalem", NUMBA_CPU_FEATURES="", ATEN_CPU_CAPABILITY="default",
+                    NUMBA_CACHE_DIR=str(tmp_path / "cache"))  # fmt: skip
+    words = ("train", "guess.py", "--out", "run", *QUIET)
+    trained = run_process(sys.executable, "-m", "parallel_agents.cli", *words, folder=tmp_path, env=other, timeout=800)
+    assert trained.code == 0, trained.err
+    verified = command("verify", "run", *QUIET)
+    assert verified.code == 0
+    assert verified.json["digest"] == trained.json["digest"]
+    assert verified.json["fingerprint_differences"] == []
 
 
 def test_equal_runs_do_not_differ(command: Command) -> None:

@@ -268,9 +268,9 @@ def test_a_game_makes_its_recorder_unless_the_period_is_0(tmp_path):
     assert silent.recorders(tmp_path) == ()
 
 
-def test_without_imageio_there_is_a_warning_and_no_recorder(tmp_path, monkeypatch, captured_logs):
+def test_without_imageio_there_is_a_message_and_no_recorder(tmp_path, monkeypatch, captured_logs):
     monkeypatch.setattr("parallel_agents.games.environment.find_spec", lambda name: None)
     assert [type(one) for one in make_empty().recorders(tmp_path)] == [LivePicture, SocialRecorder]
     assert [(log["event"], log["log_level"], log["reason"]) for log in captured_logs] == [
-        ("no_recording", "warning", "imageio is not installed")
+        ("no_recording", "info", "imageio is not installed")
     ]

@@ -48,15 +48,20 @@ function aligned(panel) {
   return panel.lines.some((line) => line.x) ? uPlot.join(tables) : [panel.x, ...tables.flatMap((columns) => columns.slice(1))];
 }
 
+// what the legend shows: the value under the cursor, without one the last
+function legendValue(plot, value, series, index) {
+  return format(index === null || index === undefined ? plot.data[series].findLast(known) : value);
+}
+
 function chartOptions(panel, width) {
-  const series = [{ label: panel.xlabel, value: (u, value) => format(value) }], bands = [];
+  const series = [{ label: panel.xlabel, value: legendValue }], bands = [];
   const many = panel.lines.some((line) => line.bold);
   panel.lines.forEach((line, place) => {
     const stroke = line.dashed ? css("--muted") : line.bold ? css("--text") : colour(place);
     series.push({
       label: line.name || "value", stroke, width: line.bold ? 2.4 : many ? 1 : 1.8, spanGaps: true,
       dash: line.dashed ? [6, 4] : undefined, paths: line.points ? () => null : undefined,
-      points: { show: line.points ? true : undefined, size: line.points ? 7 : 4 }, value: (u, value) => format(value),
+      points: { show: line.points ? true : undefined, size: line.points ? 7 : 4 }, value: legendValue,
     });
     if (line.low) {
       const hidden = { label: "bound", stroke: "transparent", points: { show: false }, spanGaps: true };
