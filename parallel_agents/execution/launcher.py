@@ -21,7 +21,7 @@ FALLBACK: dict[str, str | None] = {"ray": None, "process": "thread", "thread": "
 """What to start instead of a backend if the system lacks something; None: nothing. All give the same bytes."""
 ONE_CORE = {"CPU": 1.0}
 """What a worker on Ray gets unless the configuration says otherwise."""
-STARTS = 3
+STARTS = 5
 """How often workers on Ray are started, if nodes are lost meanwhile."""
 WINDOW = 8
 """Rounds after which the autoscaler decides."""
@@ -137,7 +137,8 @@ class BackendLauncher:
             self._cluster = RayCluster(self._flags.address, workers=workers if fixed else 1)
         else:
             fixed = False  # a node may have been lost: go on with those that are left
-        for attempt in range(1, STARTS + 1):
+        lost = 0
+        while True:
             try:
                 return RayBackend(
                     self._cluster,
@@ -148,13 +149,14 @@ class BackendLauncher:
                     first_round=first_round,
                     resources=resources,
                     deadline=self._flags.round_deadline,
+                    grows=fixed,
                 )
             except WorkerDied as error:  # on a node that is lost, which Ray notices after some seconds
-                if attempt == STARTS:
+                lost += 1
+                if lost == STARTS:
                     raise
                 fixed = False
                 self._emit("worker_replaced", {"round": first_round, "backend": "ray", "cause": str(error)})
-        raise AssertionError("unreachable")
 
     def close(self) -> None:
         """Leave the cluster; end a local Ray."""

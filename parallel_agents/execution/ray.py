@@ -49,6 +49,8 @@ from parallel_agents.nn import numerics
 
 CONNECT_DEADLINE = 10.0
 """Seconds in which the port of a cluster must answer. Ray itself would try for two minutes, then end the process."""
+LOOK = 2.0
+"""Seconds between two looks at the nodes while workers start."""
 TASK_RETRIES = 3
 """How often Ray repeats a task whose node or process was lost."""
 _TOKEN = secrets.token_hex(32)
@@ -334,10 +336,12 @@ class RayBackend:
         first_round: int,
         resources: Mapping[str, float],
         deadline: float,
+        grows: bool = True,
     ) -> None:
         """Reserve the resources of all workers and start them.
 
         resources: of one worker, such as {"CPU": 1, "GPU": 0.5}. deadline: seconds in which all must have started.
+        grows: wait for nodes that are not there yet; otherwise raise WorkerDied if only some of the workers still fit.
         """
         self._cluster, self._n_stacks = cluster, len(stacks)
         self._workers: list[_Worker] = []
@@ -347,14 +351,14 @@ class RayBackend:
             return
         until = time.monotonic() + deadline
         try:
-            self._reserve([dict(resources)] * len(shares), deadline)
+            self._reserve([dict(resources)] * len(shares), deadline, grows=grows)
             self._start(shares, states, first_round, resources)
             self._identify(stacks, until, deadline)
         except BaseException:
             self.close()
             raise
 
-    def _reserve(self, bundles: list[dict[str, float]], deadline: float) -> None:
+    def _reserve(self, bundles: list[dict[str, float]], deadline: float, *, grows: bool) -> None:
         """Reserve what the workers need, spread over nodes; a cluster that grows by itself is told so."""
         placement = importlib.import_module("ray.util.placement_group")
         room = self._cluster.room(bundles[0])
@@ -365,8 +369,12 @@ class RayBackend:
         if self._cluster.local and room < len(bundles):
             raise ConfigError(advice)
         self._group = placement.placement_group(bundles, strategy="SPREAD")
-        if not self._group.wait(deadline):
-            raise ConfigError(f"{advice} (waited {deadline:g} s)")
+        until = time.monotonic() + deadline
+        while not self._group.wait(min(LOOK, max(0.0, until - time.monotonic()))):
+            if not grows and 0 < self._cluster.room(bundles[0]) < len(bundles):
+                raise WorkerDied(f"a node was lost while {len(bundles)} workers were starting")
+            if time.monotonic() > until:
+                raise ConfigError(f"{advice} (waited {deadline:g} s)")
 
     def _start(
         self, shares: Sequence[Share], states: Sequence[LearnerState], first_round: int, resources: Mapping[str, float]

@@ -62,6 +62,8 @@ class RecentRates:
         self._episodes: deque[Array] = deque(maxlen=WINDOW)
         self.replicas = 1
         self._lag = 0
+        self.waiting_for = "starting"
+        """What is shown before the first epoch."""
 
     def add(self, stats: EpochStats) -> float:
         """Add an epoch; return the time of the clock."""
@@ -85,7 +87,7 @@ class RecentRates:
     def text(self, *, short: bool = False) -> str:
         """Return a line such as `ep_rew_mean 187  ep_len_mean 187  fps 9,204  updates/s 310  lag 1`."""
         if not self._rewards:
-            return "starting"
+            return self.waiting_for
         since, steps, updates = self._points[0]
         seconds = max(self._clock() - since, 1e-9)
         fps, rate = (self._steps - steps) / seconds, (self._updates - updates) / seconds
@@ -124,6 +126,12 @@ class _Display(BaseCallback):
         self._epoch = stats.epoch
         if now >= self._due:
             self._due = now + self._every
+            self._draw()
+
+    def on_event(self, name: str, fields: Mapping[str, Any]) -> None:
+        """Say what takes long before the first epoch."""
+        if name == "ray_starting":
+            self._rates.waiting_for = f"starting workers on Ray ({fields['address']})"
             self._draw()
 
     def _draw(self) -> None:

@@ -181,6 +181,7 @@ class KillOnce(BaseCallback):
         self.events.append(name)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("cluster")
 def test_a_run_whose_worker_is_killed_ends_with_the_same_digest() -> None:
     environment = Odd(config=on_ray())

@@ -52,6 +52,14 @@ def test_a_plain_line_is_written_every_few_seconds(make_run: Make, make_epoch: M
     assert len(lines) == 11
 
 
+def test_the_start_of_workers_on_ray_is_told(make_run: Make) -> None:
+    stream = io.StringIO()
+    progress = PlainProgress(stream, clock=FakeClock())
+    progress.on_start(make_run(epochs=100))
+    progress.on_event("ray_starting", {"address": "auto"})
+    assert stream.getvalue().splitlines()[-1] == "epoch 0/100  starting workers on Ray (auto)"
+
+
 def test_rates_are_over_the_last_seconds(make_run: Make, make_epoch: Make) -> None:
     stream, clock = io.StringIO(), FakeClock()
     progress = PlainProgress(stream, every=0.0, clock=clock)
