@@ -1,8 +1,12 @@
-"""Updates by compiled kernels, compared with JAX (`vmap` over agents, `scan` over updates, jit): alternately.
+"""Compiled kernels beside JAX (`vmap` over agents, `scan` over updates and turns, jit), alternately.
 
-JAX runs in an environment of its own (`benchmarks/peers`), as a process that waits while ours computes. Both sides
-train N independent double-DQN learners from given samples: Huber loss, clip by each agent's norm, Adam, soft target. On
-one core both are bound to it; on two, JAX has two devices with half of the agents each, and ours two threads.
+JAX runs in an environment of its own (`benchmarks/peers`), as a process that waits while ours computes. On one core
+both are bound to it; on two, JAX has two devices with half of the agents each, and ours two threads. The work:
+
+- update alone: N independent double-DQN learners, from given samples;
+- whole loop: the same updates, with acting, a world that costs nothing (`benchmarks/drift.py`), storing and sampling;
+  one update of 64 samples for every 4 turns of an agent;
+- PPO on CartPole, whose steps are compiled on both sides: 8 agents with 8 worlds each.
 """
 
 from __future__ import annotations
@@ -12,7 +16,7 @@ import os
 import select
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import pairwise
@@ -22,12 +26,14 @@ from typing import Any
 import numpy as np
 from numba import njit
 
+from benchmarks.drift import Drift
 from benchmarks.measure import Done, Effort, Row, Side, compare, measure
 from benchmarks.peers import Unavailable, jax_python
 from benchmarks.run import Bench
 from parallel_agents.algorithms.dqn import DQNLearner, QLearningOptions
 from parallel_agents.algorithms.learner import LearnerState, Snapshot
 from parallel_agents.core.seeding import Identity
+from parallel_agents.env.adapters.gymnasium import gymnasium_environment
 from parallel_agents.execution.backend import shares
 from parallel_agents.kernels.products import product
 from parallel_agents.nn import MLP
@@ -35,63 +41,157 @@ from parallel_agents.nn import MLP
 SMALL, GAME, LARGE = (8, 64, 64, 4), (52, 64, 64, 4), (750, 250, 250, 4)
 CASES = [(SMALL, 64, agents, cores, 1.2) for cores in (1, 2) for agents in (8, 32, 128)]
 CASES += [(GAME, 32, 8, 1, 1.0), (LARGE, 64, 8, 1, 1.0)]
-"""Widths, samples of a batch, agents, cores, and the goal."""
+"""Updates alone: widths, samples of a batch, agents, cores, and the goal."""
+LOOPS = [(agents, cores, 1.3) for cores in (1, 2) for agents in (8, 32, 128)]
+"""Whole loops: agents, cores, and the goal."""
+TURNS, UPDATES, BATCH, ROWS = 128, 32, 64, 10_240
+"""Turns of an epoch and updates after it, samples of an update, and rows of a buffer."""
 PATIENCE = 600.0
 """Seconds to wait for one answer of JAX."""
 
+Ours = Callable[[ThreadPoolExecutor], Callable[[], Done]]
+"""Makes our side, given as many threads as there are cores."""
+
 
 def benches(effort: Effort) -> Iterator[tuple[str, Bench]]:
+    for agents, cores, goal in LOOPS:
+        yield _loop(effort, agents, cores, goal)
+    for cores in (1, 2):
+        yield _ppo(effort, cores)
     for case in CASES:
-        yield _name(*case[:4]), partial(_beside_jax, effort, *case)
+        yield _update(effort, *case)
     yield PEAK, partial(_peak, effort)
 
 
 PEAK = "update alone, 8-64-64-4, batch 64: share of the multiplications of the best product"
 
 
-def _name(sizes: tuple[int, ...], batch: int, agents: int, cores: int) -> str:
-    return f"update alone, {'-'.join(map(str, sizes))}, batch {batch}, {agents} agents, {cores} cores: JAX / ours"
+def _update(
+    effort: Effort, sizes: tuple[int, ...], batch: int, agents: int, cores: int, goal: float
+) -> tuple[str, Bench]:
+    widths, updates = "-".join(map(str, sizes)), 4 if sizes == LARGE else max(4, 256 // agents)
+    name = f"update alone, {widths}, batch {batch}, {agents} agents, {cores} cores: JAX / ours"
+    words = f"{updates} updates of {batch} samples for each of {agents} agents: double DQN, Huber, clip, Adam, target"
+    asked = {"what": "update", "agents": agents, "sizes": sizes, "batch": batch, "updates": updates}
+
+    def ours(pool: ThreadPoolExecutor) -> Callable[[], Done]:
+        return Rounds(sizes, batch, agents, updates, cores, pool)
+
+    return name, partial(_beside_jax, effort, name, words, asked, ours, cores, goal)
+
+
+def _loop(effort: Effort, agents: int, cores: int, goal: float) -> tuple[str, Bench]:
+    name = f"whole loop, 8-64-64-4, batch 64, {agents} agents, {cores} cores: JAX / ours"
+    epochs = effort.of(max(5, 320 // agents), 2)
+    words = f"{epochs} epochs of {TURNS} turns, each followed by {UPDATES} updates of {agents} agents"
+    asked = {
+        "what": "loop", "agents": agents, "sizes": SMALL, "batch": BATCH, "updates": UPDATES, "turns": TURNS,
+        "epochs": epochs, "rows": ROWS,
+    }  # fmt: skip
+    config = {
+        "world": {"agents": agents},
+        "experiment": {"max_turns": TURNS, "record_period": 0},
+        "model": {
+            "algorithm": "dqn",
+            "hidden": [64, 64],
+            "batch_size": BATCH,
+            "updates_per_round": UPDATES,
+            "buffer_size": ROWS,
+            "learning_starts": 1,
+            "epsilon": 0.05,
+            "epsilon_final": 0.05,
+        },
+        "parallel": _where(cores),
+    }
+
+    def ours(_: ThreadPoolExecutor) -> Callable[[], Done]:
+        return Run(Drift(config=config), epochs, {"turns": "turns", "updates": "updates"})
+
+    return name, partial(_beside_jax, effort, name, words, asked, ours, cores, goal)
+
+
+def _ppo(effort: Effort, cores: int) -> tuple[str, Bench]:
+    name = f"PPO on CartPole, 8 agents, 8 worlds each, {cores} cores: JAX / ours"
+    epochs, passes, minibatches = effort.of(20, 2), 4, 4
+    words = f"{epochs} epochs of {TURNS} turns in 64 worlds; after each {passes} passes of {minibatches} minibatches"
+    asked = {
+        "what": "ppo", "agents": 8, "hidden": [64, 64], "worlds": 8, "turns": TURNS, "epochs": epochs,
+        "passes": passes, "minibatches": minibatches,
+    }  # fmt: skip
+    config = {
+        "experiment": {"max_turns": TURNS, "worlds": 8, "seeds": 8, "record_period": 0},
+        "model": {"algorithm": "ppo", "hidden": [64, 64], "n_epochs": passes, "n_minibatches": minibatches},
+        "parallel": _where(cores),
+    }
+
+    def ours(_: ThreadPoolExecutor) -> Callable[[], Done]:
+        environment = gymnasium_environment("CartPole-v1")(config=config)
+        run = Run(environment, epochs, {"transitions": "env steps", "updates": "updates"})
+
+        def do() -> Done:
+            done = run()
+            counts = {**done.counts, "samples": done.counts["updates"] * TURNS * 8 // minibatches}
+            return Done(counts, done.backend, done.seconds)
+
+        return do
+
+    return name, partial(_beside_jax, effort, name, words, asked, ours, cores, 1.0)
+
+
+def _where(cores: int) -> dict[str, Any]:
+    return {"train_interval": 1} | (
+        {"backend": "inline"} if cores == 1 else {"backend": "thread", "num_workers": cores}
+    )
 
 
 def _beside_jax(
-    effort: Effort, sizes: tuple[int, ...], batch: int, agents: int, cores: int, goal: float
+    effort: Effort, name: str, words: str, asked: dict[str, Any], ours: Ours, cores: int, goal: float
 ) -> Iterator[Row]:
-    """Compare rounds of JAX and of ours."""
-    name, updates = _name(sizes, batch, agents, cores), 4 if sizes == LARGE else max(4, 256 // agents)
+    """Compare JAX and ours on the same work."""
     if len(os.sched_getaffinity(0)) < cores:
-        yield Row(
-            name=name, ratio=None, goal=goal, unit="times as fast", repeats=0, skipped=f"fewer than {cores} cores"
-        )
+        reason = f"fewer than {cores} cores"
+        yield Row(name=name, ratio=None, goal=goal, unit="times as fast", repeats=0, skipped=reason)
         return
     try:
         python = jax_python()
     except Unavailable as reason:
         yield Row(name=name, ratio=None, goal=goal, unit="times as fast", repeats=0, skipped=str(reason))
         return
-    words = (
-        f"{updates} updates of {batch} samples for each of {agents} agents: double DQN, Huber, clip, Adam, soft target"
-    )
     script = Path(__file__).parent / "peers" / "jax_side.py"
     whole = os.sched_getaffinity(0)
     with subprocess.Popen(
         [python, script, str(cores)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as peer:
         answer: dict[str, Any] = {}
-        asked = {"agents": agents, "sizes": sizes, "batch": batch, "updates": updates}
         try:
             os.sched_setaffinity(0, sorted(whole)[:cores])
             with ThreadPoolExecutor(cores) as pool:
                 yield compare(
                     name,
                     Side("JAX", words, partial(_theirs, peer, asked, answer)),
-                    Side("ours", words, Rounds(sizes, batch, agents, updates, cores, pool)),
+                    Side("ours", words, ours(pool)),
                     goal=goal,
-                    repeats=effort.repeats(15),
+                    repeats=effort.repeats(15 if asked["what"] == "update" else 7),
                     jax=answer,
                 )
         finally:
             os.sched_setaffinity(0, whole)
             peer.kill()
+
+
+class Run:
+    """Our side of whole loops: a run that goes on by some epochs at each call."""
+
+    def __init__(self, environment: Any, epochs: int, counted: dict[str, str]) -> None:
+        self._environment, self._epochs, self._counted = environment, epochs, counted
+        self._last = environment.run_experiment(epochs)
+
+    def __call__(self) -> Done:
+        start, before = time.perf_counter(), self._last
+        self._last = self._environment.run_experiment(before["epochs"] + self._epochs)
+        seconds = time.perf_counter() - start
+        counts = {name: self._last[own] - before[own] for own, name in self._counted.items()}
+        return Done(counts, self._last["backend"], seconds)
 
 
 def _theirs(peer: subprocess.Popen[str], asked: dict[str, Any], answer: dict[str, Any]) -> Done:

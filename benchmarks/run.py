@@ -2,6 +2,7 @@
 
 python -m benchmarks.run                all of them; writes results/latest.json
 python -m benchmarks.run engine market  only those of engine_bench.py and market_bench.py; writes results/partial.json
+python -m benchmarks.run kernels --rows "whole loop"   only the rows whose names contain these words
 python -m benchmarks.run --quick        no repeats and shorter runs: shows that every row works, and judges no goal
 
 `latest.json` is always one run of all benchmarks on one commit: a run of some benchmarks does not change it, and each
@@ -45,14 +46,16 @@ def main(arguments: Sequence[str] | None = None, *, results: Path = RESULTS) -> 
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("benchmarks", nargs="*", metavar="NAME", help=f"some of: {', '.join(names)}; all by default")
     parser.add_argument("--quick", action="store_true", help="no repeats: shows that every row works")
+    parser.add_argument("--rows", metavar="WORDS", default="", help="only the rows whose names contain these words")
     options = parser.parse_args(arguments)
     if unknown := set(options.benchmarks) - set(names):
         parser.error(f"no benchmark is called {', '.join(sorted(unknown))}: choose from {', '.join(names)}")
     torch.set_num_threads(1)  # with more, small kernels of torch depend on the load of the machine
     chosen = options.benchmarks or names
-    benches = (pair for name in chosen for pair in load(name, Effort(options.quick)))
-    where = provenance() | {"quick": options.quick, "partial": bool(options.benchmarks)}
-    target = results / ("partial.json" if options.benchmarks else "latest.json")
+    benches = (pair for name in chosen for pair in load(name, Effort(options.quick)) if options.rows in pair[0])
+    partial = bool(options.benchmarks or options.rows)
+    where = provenance() | {"quick": options.quick, "partial": partial}
+    target = results / ("partial.json" if partial else "latest.json")
     return run(benches, where, target)
 
 

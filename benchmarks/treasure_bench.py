@@ -6,8 +6,10 @@ sides are ours and have the same lag, their digests must be equal too.
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
@@ -38,7 +40,8 @@ def benches(effort: Effort) -> Iterator[tuple[str, Bench]]:
         yield f"treasure hunt, {agents} agents, short run", partial(_never_slower, agents, effort)
     yield "kernels within a run", partial(_kernel_shares, 16, effort)
     yield "a learner process beside collecting", partial(_overlap, effort)
-    for agents in (32, 128, 256):
+    yield "a learner thread beside collecting", partial(_kept, effort)
+    for agents in (32, 128, 512):
         yield f"cost per agent and turn, {agents} agents", partial(_scaling, agents, effort)
 
 
@@ -236,6 +239,51 @@ def _overlap(effort: Effort) -> Iterator[Row]:
         at_most=True,
         unit="times as long",
         repeats=effort.repeats(3),
+    )
+
+
+def _kept(effort: Effort) -> Iterator[Row]:
+    """Add the share of its speed that collecting keeps beside a learner thread to the share that learning keeps."""
+    inline: Layer = {"parallel": {"backend": "inline"}}
+    game, repeats = _make(8, 4, inline), max(1, effort.repeats(7))
+    game.run_experiment()
+    run = game.prepare()
+    stack = run.group.stacks[0]
+    state, snapshot = run.rounds.newest[0], stack.snapshot(1)
+    collector = _make(8, 4, inline, {"model": {"learning_starts": 10**9}})
+    collector.run_experiment()
+
+    def collected(epochs: int) -> float:
+        """Return the turns of a second."""
+        start, done = time.perf_counter(), collector.prepare().epoch
+        collector.run_experiment(done + epochs)
+        return epochs * 100 / (time.perf_counter() - start)
+
+    def learned(go_on: Callable[[int], bool]) -> float:
+        """Return the rounds of a second."""
+        start, rounds = time.perf_counter(), 0
+        while go_on(rounds):
+            stack.learner.learn(state, snapshot, stack.identity)
+            rounds += 1
+        return rounds / (time.perf_counter() - start)
+
+    epochs, kept = effort.of(100, 8), []
+    with ThreadPoolExecutor(1) as pool:
+        for _ in range(repeats):
+            turns, rounds = collected(epochs), learned(lambda done: done < effort.of(30, 4))
+            stop = threading.Event()
+            beside = pool.submit(learned, lambda _, stop=stop: not stop.is_set())
+            turns_beside = collected(epochs)
+            stop.set()
+            kept.append((turns_beside / turns, beside.result() / rounds))
+    shares = sorted(kept, key=sum)[len(kept) // 2]
+    yield Row(
+        name="treasure hunt, 8 agents of 64 units: speed kept by collecting plus speed kept by learning in a thread",
+        ratio=sum(shares),
+        goal=1.7,
+        unit="of 2",
+        repeats=repeats,
+        detail={"collecting": shares[0], "learning": shares[1]},
     )
 
 

@@ -66,9 +66,9 @@ class ActionDraws:
             self._position = position
         return np.asarray(self._block[turn % self.turns])
 
-    def between(self, epoch: int, start: int, end: int) -> NDArray[np.float64]:
-        """Return the numbers of turns start … end - 1, (turns, N, W, slots)."""
-        own = self._identity
+    def between(self, epoch: int, start: int, end: int, part: slice = slice(None)) -> NDArray[np.float64]:
+        """Return the numbers of turns start … end - 1 of some agents, (turns, N, W, slots)."""
+        own = self._identity.rows(part)
         where = {"epoch": epoch, "turns": end - start, "slots": self._slots, "first_turn": start}
         return uniforms(own.seeds, self._purpose, own.agents, self._worlds, **where)
 

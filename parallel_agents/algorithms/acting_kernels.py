@@ -20,13 +20,15 @@ from numpy.typing import NDArray
 from parallel_agents.core.compiled import njit
 from parallel_agents.core.types import Array
 from parallel_agents.kernels.functions import cospi, exp, expm1f, log, log1p, tanhf
-from parallel_agents.kernels.intrinsics import NUMBERS, WITH_BIAS, WITH_RELU, compiled_once
+from parallel_agents.kernels.intrinsics import NUMBERS, WITH_BIAS, WITH_RELU, compiled_once, fma
 from parallel_agents.kernels.mlp import ELU, RELU, TANH
 from parallel_agents.kernels.products import multiply
 
 Floats = NDArray[np.float32]
 Bools = NDArray[np.bool_]
 
+FEW = 8
+"""Rows of inputs below which a product is as quick as its weights can be read."""
 LIMIT = np.float32(10.0)
 """Normalised inputs are clipped to this many deviations."""
 _PROGRAM, _TABLE = types.int64[:, ::1], types.float32[:, ::1]
@@ -87,6 +89,36 @@ class Scratch(NamedTuple):
     """(3, W · widest layer) each"""
 
 
+@njit(cache=True, nogil=True, error_model="numpy")  # type: ignore[untyped-decorator]
+def _multiply_sparse(
+    x: Floats, depth: int, row: Floats, weight: int, stride: int, y: Floats, worlds: int, bias: int, ending: int,
+    room: Floats,
+) -> bool:  # fmt: skip
+    """Compute the first layer (W, stride) of mostly zero inputs (W, depth); return False, with nothing done, otherwise.
+
+    The bytes are those of `multiply`: a term that is left out would add 0 to its sum. (At most the sign of a sum that
+    is 0 differs, and the bias takes that away.) Reading the weights takes most of the time of a few rows.
+    """
+    for w in range(worlds):
+        used = 0
+        for k in range(depth):  # without a branch
+            room[used] = k
+            used += x[w * depth + k] != np.float32(0.0)
+        if 2 * used > depth:
+            return False
+        sums, shift = y[w * stride : (w + 1) * stride], row[bias : bias + stride]
+        sums[:] = np.float32(0.0)
+        for index in range(used):
+            k = int(room[index])
+            factor, terms = x[w * depth + k], row[weight + k * stride : weight + (k + 1) * stride]
+            for o in range(stride):
+                sums[o] = fma(factor, terms[o], sums[o])
+        for o in range(stride):
+            total = sums[o] + shift[o]
+            sums[o] = np.float32(0.0) if ending == WITH_RELU and total < np.float32(0.0) else total
+    return True
+
+
 @compiled_once(_PROGRAM, NUMBERS, _TABLE, _TABLE, _TABLE, returns=types.void)
 def forward(program: NDArray[np.int64], row: Floats, inputs: Floats, outputs: Floats, hidden: Floats) -> None:
     """Write one agent's outputs (W, K) from inputs (W, in) and its row of weights, a layer at a time."""
@@ -105,7 +137,12 @@ def forward(program: NDArray[np.int64], row: Floats, inputs: Floats, outputs: Fl
                         hidden[2, (w * quantiles + q) * depth + k] = x[w * width + k] * row[embedding + q * depth + k]
             x, width = hidden[2], depth
         ending = WITH_RELU if activation == RELU else WITH_BIAS
-        multiply(x, 0, width, 1, row, weight, stride, y, 0, stride, rows, count, depth, row, bias, ending)
+        if not (
+            first
+            and worlds < FEW
+            and _multiply_sparse(x, depth, row, weight, stride, y, worlds, bias, ending, hidden[2])
+        ):
+            multiply(x, 0, width, 1, row, weight, stride, y, 0, stride, rows, count, depth, row, bias, ending)
         values = y[: rows * stride].reshape(rows, stride)
         if activation == TANH:
             for r in range(rows):
@@ -363,12 +400,3 @@ def softplus(x: float) -> float:
     """Return log(1 + exp(x)) without overflow."""
     value: float = max(x, 0.0) + log1p(exp(-abs(x)))
     return value
-
-
-@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
-def all_finite(numbers: Array) -> bool:
-    """Return True if no number is NaN or infinite."""
-    for number in numbers.flat:  # noqa: SIM110 - compiled
-        if not np.isfinite(number):
-            return False
-    return True

@@ -61,6 +61,12 @@ class LearnerState:
         """Return a copy."""
         return LearnerState({name: tensor.clone() for name, tensor in self.tensors.items()})
 
+    def writable(self) -> LearnerState:
+        """Return a copy for a round to write to; hyper-parameters, which no round changes, are shared."""
+        return LearnerState(
+            {name: own if name.startswith("hyper.") else own.clone() for name, own in self.tensors.items()}
+        )
+
     def to(self, device: str) -> LearnerState:
         """Return the state on a device; tensors that are there already are not copied."""
         return LearnerState({name: tensor.to(device) for name, tensor in self.tensors.items()})
@@ -333,8 +339,10 @@ def learn_in_blocks(
     if not snapshot["ready"].any():
         return state, RoundResult.nothing(snapshot.round, agents)
     began = time.perf_counter()
-    new = state.clone()
+    new = state.writable()
     size = block_size(agents, numbers)
+    if size == agents:
+        return new, replace(learn(new, snapshot, identity), seconds=time.perf_counter() - began)
     results = []
     for part in (slice(first, min(first + size, agents)) for first in range(0, agents, size)):
         columns = snapshot.rows(part)

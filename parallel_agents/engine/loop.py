@@ -23,7 +23,6 @@ from typing import Any
 
 import numpy as np
 
-from parallel_agents.algorithms.acting_kernels import all_finite
 from parallel_agents.algorithms.learner import LearnerState, RoundResult, Snapshot
 from parallel_agents.core.config import Parallel
 from parallel_agents.core.errors import (
@@ -46,6 +45,7 @@ from parallel_agents.engine.plan import Plan
 from parallel_agents.engine.stacks import Stack
 from parallel_agents.execution.backend import PATIENCE, Backend, LazySnapshot, Monitored
 from parallel_agents.execution.launcher import Autoscaler, BackendLauncher
+from parallel_agents.replay.ring import all_finite
 from parallel_agents.tracking.timeline import Timeline
 
 
@@ -122,12 +122,12 @@ class Loop:
         if not self.autoreset or epoch == 1:
             self._start_episodes({k: np.ones(env.n_worlds, np.bool_) for k, env in enumerate(self.environments)})
         worlds = self._compiled_worlds()
-        if worlds is not None:
+        if isinstance(worlds, str):
+            self._take_turns()
+        else:
             for k, world in enumerate(worlds):
                 self._collect(k, world)
             self._beat()
-        else:
-            self._take_turns()
         if self._stores:
             self.group.close_epoch(self._observe(), self._masks(), ended=not self.autoreset)
         if not self.autoreset:  # what has not ended by itself ends with the epoch
@@ -167,6 +167,11 @@ class Loop:
 
     def why_not_compiled(self) -> str | None:
         """Return why epochs are played turn by turn; None: compiled code plays them."""
+        worlds = self._compiled_worlds()
+        return worlds if isinstance(worlds, str) else None
+
+    def _compiled_worlds(self) -> list[CompiledWorld] | str:
+        """Return the compiled worlds of every environment, or why turns are taken one by one."""
         if self.sequential:
             return "agents act one after the other (parallel.turn_order is 'sequential')"
         if self._on_turn is not None:
@@ -175,12 +180,10 @@ class Loop:
             return "take_turn() is overridden"
         if any(self._masked):
             return "the environment gives action masks"
-        worlds = (env.compiled_world() for env in self.environments)
-        return self.group.why_not_compiled() or next((own for own in worlds if isinstance(own, str)), None)
-
-    def _compiled_worlds(self) -> list[CompiledWorld] | None:
-        """Return the compiled worlds of every environment; None where turns are taken one by one."""
-        return None if self.why_not_compiled() else [env.compiled_world() for env in self.environments]
+        if reason := self.group.why_not_compiled():
+            return reason
+        worlds = [env.compiled_world() for env in self.environments]
+        return next((own for own in worlds if isinstance(own, str)), worlds)
 
     def _collect(self, k: int, world: CompiledWorld) -> None:
         """Play the epoch of one environment in compiled code, in the order of `turn` and with the same bytes.

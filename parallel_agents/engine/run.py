@@ -183,7 +183,7 @@ class Run:
         """When this process began to run epochs; None while it does not."""
         self._epochs_here = 0
         """Epochs run by this process."""
-        buffer_bytes = sum(column.nbytes for ring in self._rings() for column in ring.lasting_columns().values())
+        buffer_bytes = sum(ring.lasting_bytes for ring in self._rings())
         self._memory_monitor = MemoryMonitor(
             buffer_bytes, measure=lambda: resident_bytes(["self", *self._world_processes()])
         )
@@ -267,32 +267,29 @@ class Run:
         self.epoch = epoch
         version, lag = self.rounds.published, self.rounds.submitted - self.rounds.published
         published = self._after_epoch(epoch)
-        stats = EpochStats(
-            epoch=epoch,
-            turns=turns,
-            transitions=self.loop.transitions - transitions,
-            rewards=np.concatenate([returns.mean(axis=1) for returns in self.loop.returns]),
-            version=version,
-            lag=lag,
-            updates=self.rounds.updates,
-            seconds=time.perf_counter() - began,
-            metrics=self._metrics(),
-            total_timesteps=self.loop.timesteps,
-            timesteps=self.loop.timesteps - timesteps,
-            wall_seconds=self._wall_seconds(),
-            episodes=np.concatenate(self.loop.finished, axis=1),
-        )
-        episodes = [finished.sum(axis=1).tolist() for finished in self.loop.finished]
-        self.recent_episodes = [*self.recent_episodes[1 - RECENT_EPOCHS :], episodes]
-        while len(self.recent_episodes) > 1 and np.sum(self.recent_episodes[1:], axis=0)[:, 0].min() >= WINDOW:
-            del self.recent_episodes[0]  # the newer ones are enough for the means of a summary
-        rewards = [float(returns.mean()) for returns in self.loop.returns]
-        self.recent = [*self.recent[1 - RECENT_EPOCHS :], rewards]
+        seconds = time.perf_counter() - began
+        self._count_episodes()
         for round_, results in published:
             own = self._standalone_metrics.pop(round_, {})
-            if results or own:
+            if self._callbacks and (results or own):
                 self._callbacks.on_round(self.group.round_stats(round_, results, own))
-        self._callbacks.on_epoch(stats)
+        if self._callbacks:
+            stats = EpochStats(
+                epoch=epoch,
+                turns=turns,
+                transitions=self.loop.transitions - transitions,
+                rewards=np.concatenate([returns.mean(axis=1) for returns in self.loop.returns]),
+                version=version,
+                lag=lag,
+                updates=self.rounds.updates,
+                seconds=seconds,
+                metrics=self._metrics(),
+                total_timesteps=self.loop.timesteps,
+                timesteps=self.loop.timesteps - timesteps,
+                wall_seconds=self._wall_seconds(),
+                episodes=np.concatenate(self.loop.finished, axis=1),
+            )
+            self._callbacks.on_epoch(stats)
         self._epochs_here += 1
         self._monitor_memory(epoch)
         if self.checkpointer is not None:
@@ -301,6 +298,17 @@ class Run:
         improved = bool(every) and epoch % every == 0 and self._evaluate()
         if self.checkpointer is not None and (improved or self.checkpointer.due(epoch)):
             self._checkpoint()
+
+    def _count_episodes(self) -> None:
+        """Keep the rewards and the finished episodes of this epoch for the means of a summary."""
+        rewards = [float(returns.mean()) for returns in self.loop.returns]
+        self.recent = [*self.recent[1 - RECENT_EPOCHS :], rewards]
+        episodes = [finished.sum(axis=1).tolist() for finished in self.loop.finished]
+        self.recent_episodes = [*self.recent_episodes[1 - RECENT_EPOCHS :], episodes]
+        if not any(count for count, _, _ in episodes):
+            return
+        while len(self.recent_episodes) > 1 and np.sum(self.recent_episodes[1:], axis=0)[:, 0].min() >= WINDOW:
+            del self.recent_episodes[0]  # the newer ones are enough for the means of a summary
 
     def _after_epoch(self, epoch: int) -> list[tuple[int, list[RoundResult]]]:
         """Publish what is due and submit the round of this boundary; return the rounds that were published."""
@@ -389,8 +397,10 @@ class Run:
 
     def _written_bytes(self) -> int:
         """Return how many bytes of the buffers have been written: memory is taken when it is first written to."""
-        shares = [(ring, np.minimum(ring.pos / ring.valid.shape[1], 1.0).mean()) for ring in self._rings()]
-        return int(sum(share * column.nbytes for ring, share in shares for column in ring.lasting_columns().values()))
+        rings = [(ring, ring.valid.shape[1]) for ring in self._rings()]
+        return sum(
+            ring.lasting_bytes * int(np.minimum(ring.pos, rows).sum()) // ring.pos.size // rows for ring, rows in rings
+        )
 
     def _world_processes(self) -> list[int]:
         return [worker.pid for env in self.environments for worker in env.workers()]

@@ -25,7 +25,7 @@ from parallel_agents.algorithms.acting import (
     Weights,
     choice_of,
 )
-from parallel_agents.algorithms.acting_kernels import Policy, Scratch, Turn, act, all_finite
+from parallel_agents.algorithms.acting_kernels import Policy, Scratch, Turn, act
 from parallel_agents.algorithms.base import AlgorithmSpec, Model
 from parallel_agents.algorithms.learner import LearnerState, RoundResult, Snapshot, is_native
 from parallel_agents.core.errors import ActionError, ContractError, NonFiniteError, ShapeError
@@ -38,7 +38,7 @@ from parallel_agents.execution.backend import shares
 from parallel_agents.nn import Invariance, probe
 from parallel_agents.nn.layers import tile_rows
 from parallel_agents.replay import PRIORITY, Buffer, Ring, ThreadSafeBuffer, write_priorities
-from parallel_agents.replay.ring import RingArrays
+from parallel_agents.replay.ring import RingArrays, all_finite
 
 ALL = slice(None)
 _NO_LOCK: AbstractContextManager[Any] = nullcontext()
@@ -198,10 +198,11 @@ class Stack:
         """Return the buffers of some agents for compiled epochs."""
         ring = self.ring
         none = np.empty((*ring.valid.shape, 0), np.float32)
-        columns = (ring.extras.get(name, none) for name in ("log_prob", "value", "raw", PRIORITY))
-        wide = [column.reshape(*ring.valid.shape, -1) if column.size else none for column in columns]
-        log_prob, value, raw, priority = (column[part] for column in wide)
-        arrays = RingArrays._make(array[part] for array in ring.arrays)
+        columns = [ring.extras.get(name, none) for name in ("log_prob", "value", "raw", PRIORITY)]
+        if ring.extras:
+            columns = [column.reshape(*ring.valid.shape, -1) if column.size else none for column in columns]
+        log_prob, value, raw, priority = (column[part] for column in columns)
+        arrays = ring.arrays if part == ALL else RingArrays._make(array[part] for array in ring.arrays)
         return Store(arrays, ring.shape.turns, (log_prob, value, raw, priority), self.inference.version, active)
 
     def _needs_forward(self, draws: Array, exploration: Array) -> Array | None:
@@ -379,12 +380,11 @@ class StackedAgents:
         stores: bool,
     ) -> int:
         """Play turns of one environment in compiled code, at most up to `end`; return the turn to go on with."""
-        rows = [row for row, (k, _) in enumerate(self.ids) if k == environment]
-        stack, part = self.stack, slice(rows[0], rows[-1] + 1)
+        stack, part = self.stack, self._part(environment)
         end = min(end, start + stack.draws.turns)
-        draws = stack.draws.between(epoch, start, end)[:, part]
+        draws = stack.draws.between(epoch, start, end, part)
         if environment not in self._turns:
-            shape = len(rows), self._worlds, math.prod(stack.spec.observation)
+            shape = draws.shape[1], self._worlds, math.prod(stack.spec.observation)
             self._turns[environment] = stack.compiled_turn(np.zeros(shape, np.float32))
         kernel = collector(*world[1:])
         with stack.locks():
@@ -393,7 +393,7 @@ class StackedAgents:
                 *stack.compiled_inputs(self._turns[environment], part),
                 stack.compiled_store(part, active=stores),
                 progress,
-                np.ascontiguousarray(draws),
+                draws,
                 stack.exploration[part],
                 autoreset,
                 epoch,
@@ -401,6 +401,13 @@ class StackedAgents:
                 end,
             )
         return end
+
+    def _part(self, environment: int) -> slice:
+        """Return the rows of an environment's agents, which stand side by side."""
+        if self._alone:
+            return ALL
+        rows = [row for row, (k, _) in enumerate(self.ids) if k == environment]
+        return slice(rows[0], rows[-1] + 1)
 
     # -- storing ---------------------------------------------------------------------------------------------
 

@@ -12,6 +12,7 @@ import contextlib
 import contextvars
 import faulthandler
 import itertools
+import mmap
 import os
 import signal
 import sys
@@ -220,9 +221,8 @@ def resident_bytes(pids: Iterable[int | str] = ("self",)) -> int:
     """Return the bytes of memory that some processes hold; 0 if the system does not say."""
     total = 0
     for pid in pids:
-        with contextlib.suppress(OSError, IndexError):  # there is no such file, or the process has just ended
-            pages = int(Path(f"/proc/{pid}/statm").read_text(encoding="ascii").split()[1])
-            total += pages * os.sysconf("SC_PAGE_SIZE")
+        with contextlib.suppress(OSError, IndexError), open(f"/proc/{pid}/statm", "rb", buffering=0) as file:
+            total += int(file.read().split()[1]) * mmap.PAGESIZE  # no file or number: the process has just ended
     return total
 
 

@@ -91,7 +91,8 @@ def adam(rows: Array, gradient: Array, first: Array, second: Array, step: int, r
 def follow(target: Array, rows: Array, share: float) -> None:
     """Move one agent's target row towards its row by a share; 1: copy it."""
     if share == 1.0:
-        target[:] = rows
+        for i in range(len(rows)):  # compiles in a tenth of the time of an assignment of arrays
+            target[i] = rows[i]
         return
     part = np.float32(share)
     for i in range(len(rows)):

@@ -139,6 +139,7 @@ class Ring:
         self.observations, self.actions, self.rewards, self.terminated, self.truncated = arrays[:5]
         self.valid, self.follow, self.age, self.version, self.pos, self.oldest = arrays[5:11]
         self.head, self.tail, self.opened, self.ages, self.starts = arrays[11:]
+        self.lasting_bytes = sum(column.nbytes for column in self.lasting_columns().values())
 
     def agent(self, index: int) -> Ring:
         """Return one agent's ring: the same memory, without the other agents."""
@@ -200,10 +201,7 @@ class Ring:
 
         The newest turn is left out as long as one of its outcomes is unknown, since the drawn serials are a range.
         """
-        newest = np.arange(self.agents), (self.pos - 1) % self.valid.shape[1]
-        open_ = self.valid[newest] & (self.follow[newest] == 0) & ~self.terminated[newest]
-        unknown = np.where(open_.any(axis=1), self.valid[newest].sum(axis=1), 0)
-        return np.asarray(self.head - self.tail - unknown)
+        return np.asarray(_sizes(self.arrays))
 
     def serials(self, uniforms: NDArray[np.float64]) -> Ints:
         """Return transition serials (N, K) for numbers (N, K) in [0, 1), uniform over each agent's transitions."""
@@ -419,24 +417,41 @@ def _close_turn(ring: RingArrays, turns: int, observations: Array, ended: bool) 
             ring.pos[n] = p + 1
 
 
-@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
-def _copy_frames(observations: Array, age: Array, n: int, r: int, w: int, out: Array, k: int) -> None:
-    """Copy the last frames up to row r into out[n, k], oldest first; zeros before the episode's start."""
-    rows, size = observations.shape[1], observations.shape[3]
-    frames = out.shape[2] // size
-    known = age[n, r, w]
+@njit(cache=True, nogil=True, error_model="numpy")  # type: ignore[untyped-decorator]
+def _sizes(ring: RingArrays) -> Ints:
+    """Return how many transitions of each agent (N,) can be drawn: see `Ring.sizes`."""
+    agents, rows, columns = ring.valid.shape
+    sizes = ring.head - ring.tail
+    for n in range(agents):
+        newest, unknown, some = (ring.pos[n] - 1) % rows, 0, False
+        for w in range(columns):
+            if ring.valid[n, newest, w]:
+                unknown += 1
+                some |= ring.follow[n, newest, w] == 0 and not ring.terminated[n, newest, w]
+        if some:
+            sizes[n] -= unknown
+    return sizes
+
+
+@njit(cache=True, nogil=True, error_model="numpy")  # type: ignore[untyped-decorator]
+def _copy_frames(observations: Array, age: Array, worlds: int, place: int, out: Array) -> None:
+    """Copy the last frames up to a place of observations (R·W, D) into out, oldest first; zeros before the start."""
+    size = observations.shape[1]
+    frames = len(out) // size
     for f in range(frames):
         back = frames - 1 - f
-        row = r - back if r >= back else r - back + rows
-        if back <= known:
+        if back and back > age[place]:
             for d in range(size):
-                out[n, k, f * size + d] = observations[n, row, w, d]
-        else:
-            for d in range(size):
-                out[n, k, f * size + d] = 0
+                out[f * size + d] = 0
+            continue
+        at = place - back * worlds
+        if at < 0:
+            at += len(observations)
+        for d in range(size):
+            out[f * size + d] = observations[at, d]
 
 
-@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+@njit(cache=True, nogil=True, error_model="numpy")  # type: ignore[untyped-decorator]
 def _gather(
     ring: RingArrays,
     serials: Ints,
@@ -452,39 +467,52 @@ def _gather(
     """Fill in the samples (N, K, …) of serials (N, K), with n-step returns that stop where an episode ends.
 
     `discounts` is the factor of the value of `next_states`: 0 after a termination, gamma**k after k steps otherwise
-    (Sutton 1988). `next_places` is where the next state stands, row * W + world.
+    (Sutton 1988). `next_places` is where the next state stands, row * W + world. Columns are read one after the other,
+    since then the CPU waits for many places at once.
     """
     agents, samples = serials.shape
-    observations, age, rewards, follow = ring.observations, ring.age, ring.rewards, ring.follow
-    terminated, truncated, valid, starts = ring.terminated, ring.truncated, ring.valid, ring.starts
-    rows, columns = observations.shape[1], observations.shape[2]
+    _, rows, worlds, size = ring.observations.shape
+    count, numbers = rows * worlds, ring.actions.shape[3]
+    places = np.empty(samples, np.int64)
     for n in range(agents):
+        observations, age = ring.observations[n].reshape(count, size), ring.age[n].reshape(count)
+        taken, rewards = ring.actions[n].reshape(count, numbers), ring.rewards[n].reshape(count)
+        terminated, truncated = ring.terminated[n].reshape(count), ring.truncated[n].reshape(count)
+        valid, follow, starts = ring.valid[n].reshape(count), ring.follow[n].reshape(count), ring.starts[n]
         for k in range(samples):
-            start = starts[n, serials[n, k] % starts.shape[1]]
-            r, w = start // columns, start % columns
-            _copy_frames(observations, age, n, r, w, states, k)
-            for a in range(ring.actions.shape[3]):
-                actions[n, k, a] = ring.actions[n, r, w, a]
-            total, factor = 0.0, 1.0
+            places[k] = starts[serials[n, k] % count]
+        for k in range(samples):
+            place, total, factor = places[k], 0.0, 1.0
             for step in range(n_step):
-                total += factor * rewards[n, r, w]
+                total += factor * rewards[place]
                 factor *= gammas[n]
-                ended, cut_off = terminated[n, r, w], truncated[n, r, w]
-                r += follow[n, r, w]
-                if r >= rows:
-                    r -= rows
+                ended, cut_off = terminated[place], truncated[place]
+                place += follow[place] * worlds
+                if place >= count:
+                    place -= count
                 if ended:
                     factor = 0.0
+                if ended or cut_off or step + 1 == n_step:
                     break
-                if cut_off:
+                if not (valid[place] and (follow[place] > 0 or terminated[place])):
                     break
-                known = valid[n, r, w] and (follow[n, r, w] > 0 or terminated[n, r, w])
-                if step + 1 < n_step and not known:
-                    break
-            _copy_frames(observations, age, n, r, w, next_states, k)
-            returns[n, k] = total
-            discounts[n, k] = factor
-            next_places[n, k] = r * columns + w
+            returns[n, k], discounts[n, k], next_places[n, k] = total, factor, place
+        for k in range(samples):
+            _copy_frames(observations, age, worlds, places[k], states[n, k])
+        for k in range(samples):
+            _copy_frames(observations, age, worlds, next_places[n, k], next_states[n, k])
+        for k in range(samples):
+            for a in range(numbers):
+                actions[n, k, a] = taken[places[k], a]
+
+
+@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+def all_finite(numbers: Array) -> bool:
+    """Return True if no number is NaN or infinite."""
+    for number in numbers.flat:  # noqa: SIM110 - compiled
+        if not np.isfinite(number):
+            return False
+    return True
 
 
 # -- one stream of transitions --------------------------------------------------------------------------------

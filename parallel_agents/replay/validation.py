@@ -16,6 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 from parallel_agents.core.compiled import njit
 from parallel_agents.core.errors import ActionError, ConfigError, ContractError, NonFiniteError, ShapeError
 from parallel_agents.core.types import Array, Ints
+from parallel_agents.replay.ring import all_finite
 
 _LARGEST = float(np.finfo(np.float32).max)
 
@@ -61,7 +62,7 @@ def one_state(name: str, state: ArrayLike, shape: tuple[int, ...]) -> NDArray[np
     """Return one state (*shape) as a row (1, size)."""
     if type(state) is np.ndarray and state.dtype == np.float32 and state.shape == shape:
         row = np.ascontiguousarray(state).reshape(1, -1)
-        if not _all_finite(row):
+        if not all_finite(row):
             raise NonFiniteError(f"{name} holds NaN or infinity: give finite numbers")
         return row
     return state_rows(name, np.asarray(detached(state))[None], shape)
@@ -141,14 +142,5 @@ def within(numbers: Ints, low: int, end: int) -> bool:
     """Return whether every number (n,) lies in low .. end - 1; numpy would need several passes."""
     for number in numbers:  # noqa: SIM110 - compiled
         if not low <= number < end:
-            return False
-    return True
-
-
-@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
-def _all_finite(rows: NDArray[np.float32]) -> bool:
-    """Return whether no number of (n, size) is NaN or infinite."""
-    for number in rows.flat:  # noqa: SIM110 - compiled
-        if not np.isfinite(number):
             return False
     return True

@@ -277,6 +277,21 @@ def test_the_outputs_are_those_of_the_network(network: Any, compiled: bool) -> N
     np.testing.assert_allclose(inference.forward(inputs), expected, rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.parametrize("zeros", [0.0, 0.5, 0.8, 1.0])
+@pytest.mark.parametrize("network", [MLP(37, (20, 9), 3), ActorCritic(37, (20,), Discrete(3))])
+def test_inputs_that_are_mostly_zero_give_the_same_bytes_in_one_world_and_in_many(network: Any, zeros: float) -> None:
+    draws = np.random.default_rng(1)
+    inputs = draws.standard_normal((2, 16, 37), np.float32) * (draws.random((2, 16, 37)) >= zeros)
+    rows = network.init(Identity((3, 3), (0, 1)))
+    found = {}
+    for worlds in (1, 16):  # few rows leave out zeros, many do not
+        inference = Inference(network, 2, worlds, together=True, compiled=True)
+        inference.weights = Weights(0, rows)
+        parts = range(0, 16, worlds)
+        found[worlds] = [inference.forward(np.ascontiguousarray(inputs[:, w : w + worlds])) for w in parts]
+    assert np.concatenate(found[1], axis=1).tobytes() == found[16][0].tobytes()
+
+
 def test_new_weights_replace_all_weights_at_once() -> None:
     network = MLP(4, (8,), 3)
     inference, inputs = make_inference(network, 2, 3, together=True), random_inputs(network, 2, 3)

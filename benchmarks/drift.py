@@ -1,0 +1,79 @@
+"""A world that costs almost nothing, for whole loops beside JAX: each agent pushes a point of its own about.
+
+x becomes 0.9·x + push of the action, the reward is -|x₀|, and no episode ends. `peers/jax_side.py` has the same world.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numba import njit
+
+from parallel_agents import Agent, ParallelEnvironment
+from parallel_agents.engine.collect import CompiledWorld
+
+INPUTS, ACTIONS = 8, 4
+
+
+class Points(NamedTuple):
+    """Where the agents' points are."""
+
+    x: Any
+    """(N, 1, INPUTS) float32"""
+    pushes: Any
+    """(ACTIONS, INPUTS) float32"""
+
+
+@njit
+def reset(points: Any, which: Any, epoch: int, turn: int) -> None:
+    points.x[:] = np.float32(0.0)
+
+
+@njit
+def begin_turn(points: Any, active: Any, able: Any, epoch: int, turn: int) -> None:
+    pass
+
+
+@njit
+def observe(points: Any, out: Any) -> None:
+    out[:] = points.x
+
+
+@njit
+def apply(
+    points: Any, actions: Any, acting: Any, active: Any, rewards: Any, terminated: Any, truncated: Any, epoch: int,
+    turn: int,
+) -> int:  # fmt: skip
+    for n in range(len(points.x)):
+        own, push = points.x[n, 0], points.pushes[int(actions[n, 0, 0])]
+        for d in range(len(own)):
+            own[d] = np.float32(0.9) * own[d] + push[d]
+        rewards[n, 0] = -abs(own[0])
+    return -1
+
+
+class Drift(ParallelEnvironment):
+    """N agents, each with a point of its own."""
+
+    default_config = {"experiment": {"autoreset": True}, "world": {"agents": 8}, "model": {}, "parallel": {}}
+
+    def setup_agents(self) -> None:
+        count = self.config.world["agents"]
+        self.agents = [Agent(model=self.make_model((INPUTS,), n_actions=ACTIONS)) for _ in range(count)]
+        pushes = np.sin(np.arange(ACTIONS * INPUTS)).reshape(ACTIONS, INPUTS).astype(np.float32)
+        self.points = Points(np.zeros((count, 1, INPUTS), np.float32), pushes)
+
+    def compiled_world(self) -> CompiledWorld:
+        return CompiledWorld(self.points, reset, begin_turn, observe, apply)
+
+    def reset(self) -> None:
+        self.points.x[:] = 0.0
+
+    def observe(self) -> Any:
+        return self.points.x
+
+    def apply_actions(self, actions: Any) -> Any:
+        rewards = np.zeros((len(self.agents), 1), np.float32)
+        apply(self.points, actions[..., None], None, None, rewards, None, None, self.epoch, self.turn)
+        return rewards
