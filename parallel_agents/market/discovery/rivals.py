@@ -85,8 +85,10 @@ def fit_competition(
     if bidding:
         shading = _fit_shading(ads, bidding, campaigns)
         our_shock = np.nan_to_num(ads.log_bid - np.nanmean(ads.log_bid, axis=0)).mean(axis=1)
+        shocked = np.concatenate([[0.0], our_shock[:-1]])
         reactions = _fit_reactions(ads, bidding, our_shock, group, groups)
-        drift, centre = _drift(*_pooled_shift(bidding, reactions.rest), group, groups), _mean_hour_price(ads, hours)
+        unexplained = {r: np.nan_to_num(b.shift) - shocked * reactions.fits[r].values[0] for r, b in bidding.items()}
+        drift, centre = _drift(*_pooled_shift(bidding, unexplained), group, groups), _mean_hour_price(ads, hours)
         moved = {
             r: fit.combine(_group_means(_causes(ads, bidding[r], r, our_shock, group), group, groups))
             for r, fit in reactions.fits.items()
@@ -181,8 +183,9 @@ def _fit_bidding(ads: AdHistory, rival: int, quality: Floats, group: Ints, group
     if len(day) < 2 * (groups + count):
         return None
     offer = (ads.log_bid + quality)[known]
+    centre = float(offer.mean())  # the weak prior of the levels is about it, whatever the currency
     cell, cells = group[day] * count + campaign, groups * count
-    x = np.hstack([dummies(cell, cells), dummies(day, ads.days), -offer[:, None]])
+    x = np.hstack([dummies(cell, cells), dummies(day, ads.days), centre - offer[:, None]])
     seen, variance = np.bincount(day, minlength=ads.days) > 0, 0.1
     for _ in range(_EFFECT_ROUNDS):
         precision = np.concatenate([np.full(cells, 1e-3), np.full(ads.days, 1.0 / variance), [1e-3]])
@@ -196,7 +199,7 @@ def _fit_bidding(ads: AdHistory, rival: int, quality: Floats, group: Ints, group
     sums, own = fit.values[:cells], [*range(cells), len(fit.values) - 1]
     gradient = np.hstack([np.eye(cells) / slope, -sums[:, None] / slope**2])
     levels = _with_unseen_cells(
-        Fit(sums / slope, gradient @ fit.covariance[np.ix_(own, own)] @ gradient.T),
+        Fit(centre + sums / slope, gradient @ fit.covariance[np.ix_(own, own)] @ gradient.T),
         np.bincount(cell, minlength=cells) > 0,
         groups,
     )
