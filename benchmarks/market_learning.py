@@ -1,10 +1,12 @@
 """Measure what learning in the market gains, beside the baselines. It takes long: not part of `benchmarks.run`.
 
-    python -m benchmarks.market_learning worlds       100 worlds compared with one, on unseen worlds and an unseen type
-    python -m benchmarks.market_learning importance   batches with more crisis parents compared with uniform batches
-    python -m benchmarks.market_learning worlds --seeds 4 --worlds 60 --epochs 150      a smaller study
+    python -m benchmarks.market_learning              both studies; `worlds` or `importance` runs one of them
+    python -m benchmarks.market_learning worlds --seeds 4 --worlds 60 --epochs 80      a smaller study
 
-Ten paired seeds each. Prints one JSON object and stores it in results/market_learning.json, from which
+worlds       100 worlds compared with one, on unseen worlds and an unseen type
+importance   batches with more crisis parents compared with uniform batches
+
+Ten paired seeds each, every two of them in a process of their own. Stores results/market_learning.json, from which
 `python -m benchmarks.tables` writes the table of docs/market.md.
 """
 
@@ -12,57 +14,65 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
+import multiprocessing
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 from benchmarks.run import provenance
 from benchmarks.tables import measured
-from parallel_agents.market.compare import Study, compare_importance, compare_worlds
+from parallel_agents.market.compare import COMPARED, Study, compare_ways, play_baselines
 from parallel_agents.market.pattern_source import load_patterns
 from parallel_agents.market.world_types import WorldType
 
 RESULTS = Path(__file__).parent / "results" / "market_learning.json"
-
-
-def tell(text: str) -> None:
-    """Print progress."""
-    print(text, file=sys.stderr, flush=True)
+PATTERNS = Path(__file__).parent / "market_patterns.json"
+"""Patterns of a sample export, stored, so that figures stay comparable when discovery changes."""
 
 
 def main() -> None:
-    """Run one study, print and store it."""
+    """Run the studies, print and store them."""
     options = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    options.add_argument("what", choices=("worlds", "importance"))
-    options.add_argument("--patterns", default="")
-    options.add_argument("--algo", choices=("ppo", "dqn"))
+    options.add_argument("what", nargs="?", choices=("both", *COMPARED), default="both")
+    options.add_argument("--patterns", type=Path, default=PATTERNS)
+    options.add_argument("--algo", choices=("ppo", "dqn"), default="ppo")
     options.add_argument("--seeds", type=int, default=10)
     options.add_argument("--worlds", type=int, default=100)
-    options.add_argument("--epochs", type=int, default=300)
-    options.add_argument("--episodes", type=int, default=200)
+    options.add_argument("--epochs", type=int, default=150)
+    options.add_argument("--episodes", type=int, default=500)
     chosen = options.parse_args()
-    worlds = chosen.what == "worlds"
+    if chosen.seeds % 2:
+        options.error("--seeds: give an even number, as every process trains two")
     study = Study(
         load_patterns(chosen.patterns),
-        algorithm=chosen.algo or ("ppo" if worlds else "dqn"),
+        algorithm=chosen.algo,
         worlds=chosen.worlds,
         epochs=chosen.epochs,
         seeds=chosen.seeds,
-        held_out=WorldType.HIGH_COMPETITION if worlds else None,
+        held_out=WorldType.HIGH_COMPETITION,
         episodes=chosen.episodes,
+        threads=1,
     )
-    found = (compare_worlds if worlds else compare_importance)(study, tell).as_dict()
-    print(json.dumps(found), flush=True)
-    known = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
+    studies = list(COMPARED) if chosen.what == "both" else [chosen.what]
+    ways = sorted({way for what in studies for way in COMPARED[what]})
+    parts = [replace(study, first_seed=first, seeds=2) for first in range(0, study.seeds, 2)]
+    with ProcessPoolExecutor(len(parts) * len(ways) + 1, multiprocessing.get_context("spawn")) as pool:
+        started = {way: [pool.submit(part.train, way) for part in parts] for way in ways}
+        baselines = pool.submit(play_baselines, study).result()
+        trained = {way: [seed for future in futures for seed in future.result()] for way, futures in started.items()}
     where = provenance()
     setting = f"{study.algorithm}, {study.worlds} worlds, {study.epochs} epochs, {study.seeds} seeds"
-    name = "many worlds against one" if worlds else "importance sampling on against off"
-    known[f"{name} ({setting})"] = {
-        "measured": measured([where]),
-        **where,
-        "found": found["comparisons"],
-        "baselines": found["baselines"],
+    found = {
+        f"{what} ({setting})": {
+            "measured": measured([where]),
+            **where,
+            **compare_ways(study, what, trained, baselines).as_dict(),
+        }
+        for what in studies
     }
-    RESULTS.write_text(json.dumps(known, indent=1) + "\n")
+    print(json.dumps(found), flush=True)
+    known = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
+    RESULTS.write_text(json.dumps(known | found, indent=1) + "\n")
 
 
 if __name__ == "__main__":

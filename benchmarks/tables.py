@@ -108,17 +108,15 @@ def market_learning() -> str:
 
     def lines() -> Iterable[list[str]]:
         for study, result in studies.items():
-            for pair in result["found"]:
-                names = [key for key in pair if key not in ("figure", "difference", "seeds")]
-                mean, low, high = pair["difference"]
-                difference = f"{mean:+.2f}" if low is None else f"{mean:+.2f} [{low:.2f}, {high:.2f}]"
+            for pair in result["comparisons"]:
+                names = [key for key in pair if key not in ("figure", "difference", "over_worlds", "seeds")]
                 means = [f"{name}: {pair[name]:.2f}" for name in names]
-                yield [study, pair["figure"], *means, difference]
-            for name, (mean, low, high) in result.get("baselines", {}).items():
-                yield [study, "score, unseen worlds", f"{name}: {mean:.2f} [{low:.2f}, {high:.2f}]", "", ""]
+                intervals = ["{:+.2f} [{:+.2f}, {:+.2f}]".format(*pair[key]) for key in ("difference", "over_worlds")]
+                yield [study, pair["figure"], *means, *intervals]
 
     notes = sorted({result["measured"] for result in studies.values()})
-    return f"{' '.join(notes)}\n\n{table('study | figure | :one way | :other way | difference', lines())}"
+    columns = "study | figure | :one way | :other way | difference, over seeds | difference, over worlds"
+    return f"{' '.join(notes)}\n\n{table(columns, lines())}"
 
 
 def market_task() -> str:

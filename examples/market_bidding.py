@@ -15,7 +15,7 @@ import sys
 
 from parallel_agents.market import MarketEnvironment
 from parallel_agents.market.baselines import Constant, PIDPacer, Random, play
-from parallel_agents.market.compare import RECIPES, UNSEEN_SEED
+from parallel_agents.market.compare import UNSEEN_SEED, recipe
 from parallel_agents.market.simulation import MarketWorlds
 from parallel_agents.market.trained import TrainedBidder
 from parallel_agents.market.world_variants import create_world_variants
@@ -28,7 +28,7 @@ class MarketBidding(MarketEnvironment):
     default_config = {
         **MarketEnvironment.default_config,
         "experiment": {"epochs": 100, "max_turns": 48, "worlds": 100, "eval_episodes": 200},
-        "model": dict(RECIPES["ppo"]["model"]),
+        "model": recipe("ppo", 100)["model"],
     }
 
 

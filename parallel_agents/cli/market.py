@@ -69,9 +69,13 @@ class Discover:
     """
 
     export: tyro.conf.Positional[Path]
-    """Directory of Parquet, CSV or JSON-lines files, a file, or a DuckDB database."""
+    """Directory of Parquet, CSV or JSON-lines files, a file, a DuckDB database, or bigquery:project.dataset."""
     out: Path
     """Patterns file to write (.json)."""
+    first_day: str | None = None
+    """Of a dataset in BigQuery, read from this day on (2024-01-31)."""
+    last_day: str | None = None
+    """Of a dataset in BigQuery, read to this day."""
     utc_offset_hours: float = 0.0
     """Time zone of the GA4 property, in hours from UTC."""
     columns: Path | None = None
@@ -178,7 +182,7 @@ class Train:
     """Number of different worlds."""
     epochs: int = 200
     """Number of epochs: an episode in every world, then a round of training."""
-    actions: Literal["joint", "choices", "continuous"] | None = None
+    actions: Literal["joint", "choices", "paced"] | None = None
     """Form of actions; by default that of the recipe."""
     budget: float | None = None
     """Budget of an episode; by default drawn from the range of the data."""

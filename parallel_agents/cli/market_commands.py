@@ -8,6 +8,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -25,12 +26,12 @@ from parallel_agents.core.errors import ConfigError
 from parallel_agents.core.files import write_atomically
 from parallel_agents.market import market_plots
 from parallel_agents.market.baselines import compare_baselines, oracle
+from parallel_agents.market.bigquery import PREFIX, bigquery_tables, open_bigquery
 from parallel_agents.market.compare import (
-    RECIPES,
     UNSEEN_SEED,
     Study,
-    compare_importance,
-    compare_worlds,
+    recipe,
+    run_study,
     study_baselines,
 )
 from parallel_agents.market.discovery import Patterns, Vocabulary, discover
@@ -102,7 +103,7 @@ def find_patterns(options: Discover) -> None:
     """Discover the patterns of an export and store them."""
     _Progress(options.quiet).write(f"reading {options.export}")
     patterns = discover(
-        options.export,
+        _export(options),
         vocabulary=None if options.vocabulary is None else Vocabulary.read(options.vocabulary),
         utc_offset_hours=options.utc_offset_hours,
         columns=_column_map(options.columns),
@@ -125,6 +126,25 @@ def find_patterns(options: Discover) -> None:
     lines += [f"  {n:<18} {s['share']:6.1%} of users, {s['value_share']:6.1%} of value" for n, s in segments.items()]
     lines += [f"  not identified: {note}" for note in patterns.not_identified]
     _print(result, options.json, "\n".join([*lines, f"stored in {options.out}\n"]))
+
+
+def _export(options: Discover) -> Path | dict[str, Any]:
+    """Return the export to read: a path, or the tables of a dataset in BigQuery."""
+    try:
+        first, last = (
+            None if day is None else date.fromisoformat(day) for day in (options.first_day, options.last_day)
+        )
+    except ValueError as error:
+        raise ConfigError(f"{error}: give a day such as 2024-01-31") from error
+    if not str(options.export).startswith(PREFIX):
+        if first or last:
+            raise ConfigError("--first-day and --last-day are for a dataset in BigQuery: other exports are read whole")
+        return options.export
+    client, dataset = open_bigquery(str(options.export))
+    try:
+        return bigquery_tables(client, dataset, first_day=first, last_day=last)
+    finally:
+        client.close()
 
 
 def show_worlds(options: Worlds) -> None:
@@ -214,9 +234,9 @@ def _simulated_agent(simulator: MonteCarloSimulator, options: Simulate) -> Any:
 
 def train_bidder(options: Train) -> None:
     """Train a bidder with the engine, then compare it with the baselines in unseen worlds."""
-    recipe = RECIPES[options.algo]
+    chosen = recipe(options.algo, options.epochs)
     world = {
-        **recipe["world"],
+        **chosen["world"],
         "patterns": str(options.patterns.absolute()),
         "objective": options.objective,
         "budget": options.budget,
@@ -224,7 +244,7 @@ def train_bidder(options: Train) -> None:
     }
     if options.actions is not None:
         world["actions"] = options.actions
-    model = dict(recipe["model"])
+    model = dict(chosen["model"])
     if options.importance > 0.0:
         model["importance"] = {"focus_rare_events": True, "target_share": options.importance, "beta": 1.0}
     settings = [
@@ -339,14 +359,16 @@ def compare(options: Compare) -> None:
         held_out=None if options.held_out is None else _world_type(options.held_out),
         episodes=options.episodes,
     )
-    found = (compare_importance if options.what == "importance" else compare_worlds)(study, progress.write)
+    progress.write("training two ways, and playing the baselines")
+    found = run_study(study, options.what)
     lines = []
     for one in found.paired:
+        (first, second), (a, b) = one.ways, one.results
         mean, low, high = one.difference
-        (first, second), (a, b) = one.ways, one.values
+        _, lowest, highest = one.over_worlds
         lines.append(
             f"{one.figure}: {first} {a.mean():.3f}, {second} {b.mean():.3f}, difference {mean:+.3f} "
-            f"({low:+.3f} to {high:+.3f}) over {len(a)} seeds\n"
+            f"({low:+.3f} to {high:+.3f} over {len(a)} seeds, {lowest:+.3f} to {highest:+.3f} over worlds)\n"
         )
     lines += [f"{name}: score {m:.3f} ({low:.3f} to {high:.3f})\n" for name, (m, low, high) in found.baselines.items()]
     _print({"what": options.what, **found.as_dict()}, options.json, "".join(lines))

@@ -2,15 +2,17 @@
 
 joint        one number: a level for all campaigns, and a creative; for any learner
 choices      separate choices: a level for each campaign, and a creative
-continuous   a log alpha for each campaign, and a score for each creative; the highest score is shown
+paced        corrections of a pacer: a shift of its level, a cap of the level as a multiple of the target, a shift for
+             each campaign, and a score for each creative; the highest score is shown
 
 A level is an alpha: bid = alpha × the value of a click that the data predict for the campaign; 0 stays out. Bids are
 per campaign, since bidders cannot see the segment of a user, but users of different segments come through different
 campaigns.
 
-The reward of a step is the change of `score × target / budget` (objective "score": the acquisitions, less the penalty
-for their cost, over those that the budget buys at the target), or profit over budget (objective "profit"). Both count a
-purchase at the step whose click causes it, also if it arrives later or after the episode.
+The reward of a step is the change of the expected score (objective "score"), or profit over budget (objective
+"profit"). Both count a purchase at the step whose click causes it, also if it arrives later or after the episode. The
+expected score counts every click with its probability of a purchase, which a simulator knows: most of the noise of few
+purchases is gone. Results are always those of real purchases.
 """
 
 from __future__ import annotations
@@ -28,8 +30,10 @@ from parallel_agents.market.simulation import MarketWorlds
 from parallel_agents.nn import Distribution, MultiDiscrete, SquashedGaussian
 
 LEVELS = (0.0, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64)
+CAPS = (0.001, 0.03)
+"""Range of the cap of alpha, over the target."""
 Objective = Literal["score", "profit"]
-Forms = Literal["joint", "choices", "continuous"]
+Forms = Literal["joint", "choices", "paced"]
 
 
 class ActionForm(Protocol):
@@ -39,8 +43,8 @@ class ActionForm(Protocol):
     def space(self) -> int | Distribution:
         """The action argument of `make_model`."""
 
-    def bidding(self, actions: Array) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-        """Return actions (N, W) or (N, W, A) as alphas (N, W, J) and creatives (N, W)."""
+    def bidding(self, actions: Array, market: MarketWorlds) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+        """Return actions (N, W) or (N, W, A) in the present state of a market as alphas (N, W, J), creatives (N, W)."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +58,7 @@ class Joint(_Form):
     """One number for level and creative.
 
     >>> form = Joint((0.1, 0.2, 0.4), campaigns=2, creatives=2)
-    >>> form.space, [part.tolist() for part in form.bidding(np.array([[5]]))]
+    >>> form.space, [part.tolist() for part in form.bidding(np.array([[5]]), None)]
     (6, [[[[0.4, 0.4]]], [[1]]])
     """
 
@@ -62,7 +66,7 @@ class Joint(_Form):
     def space(self) -> int:
         return len(self.levels) * self.creatives
 
-    def bidding(self, actions: Array) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    def bidding(self, actions: Array, market: MarketWorlds) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
         level, creative = np.divmod(np.asarray(actions, np.int64), self.creatives)
         return np.repeat(np.array(self.levels)[level][..., None], self.campaigns, axis=-1), creative
 
@@ -74,39 +78,42 @@ class Choices(_Form):
     def space(self) -> MultiDiscrete:
         return MultiDiscrete((*(len(self.levels),) * self.campaigns, self.creatives))
 
-    def bidding(self, actions: Array) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    def bidding(self, actions: Array, market: MarketWorlds) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
         chosen = np.asarray(actions, np.int64)
         return np.array(self.levels)[chosen[..., :-1]], chosen[..., -1]
 
 
-class Continuous(_Form):
-    """A log alpha per campaign between the smallest and the largest level above 0, and a score per creative."""
+class Paced(_Form):
+    """Corrections of a level that spends the budget evenly (`State.pace`): a shift and a cap, shifts per campaign."""
 
     @property
     def space(self) -> SquashedGaussian:
-        low, high = (math.log(f(level for level in self.levels if level > 0.0)) for f in (min, max))
         j, c = self.campaigns, self.creatives
-        return SquashedGaussian((low,) * j + (-1.0,) * c, (high,) * j + (1.0,) * c)
+        low, high = CAPS
+        return SquashedGaussian((-1.0, math.log(low), *(-1.0,) * (j + c)), (1.0, math.log(high), *(1.0,) * (j + c)))
 
-    def bidding(self, actions: Array) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    def bidding(self, actions: Array, market: MarketWorlds) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
         chosen = np.asarray(actions, np.float64)
-        return np.exp(chosen[..., : self.campaigns]), chosen[..., self.campaigns :].argmax(-1)
+        limit = chosen[..., 1] + np.log(market.parameters.target)
+        level = np.minimum(market.state.pace + chosen[..., 0], limit)
+        shifts, scores = chosen[..., 2 : 2 + self.campaigns], chosen[..., 2 + self.campaigns :]
+        return np.exp(level[..., None] + shifts), scores.argmax(-1)
 
 
-_FORMS: dict[str, type[Joint | Choices | Continuous]] = {"joint": Joint, "choices": Choices, "continuous": Continuous}
+_FORMS: dict[str, type[Joint | Choices | Paced]] = {"joint": Joint, "choices": Choices, "paced": Paced}
 
 
 def step_market(
     market: MarketWorlds, form: ActionForm, actions: Array, objective: Objective = "score"
 ) -> NDArray[np.float64]:
     """Compute a step of a market with actions (N, W) or (N, W, A) and return the rewards (N, W)."""
-    alphas, creative = form.bidding(np.asarray(actions))
-    before = market.score() if objective == "score" else 0.0
+    alphas, creative = form.bidding(np.asarray(actions), market)
+    before = market.score(expected=True) if objective == "score" else 0.0
     p = market.parameters
     profit = market.step(alphas * p.predicted_value, creative)
     if objective == "profit":
         return np.asarray(profit / p.budget)
-    return np.asarray((market.score() - before) * p.target / p.budget)
+    return np.asarray(market.score(expected=True) - before)
 
 
 def action_form(name: str, levels: tuple[float, ...], market: MarketWorlds) -> ActionForm:

@@ -11,7 +11,7 @@ episodes, with other random numbers.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Protocol
 
 import numpy as np
@@ -126,6 +126,7 @@ class Played:
 
     score: Floats
     profit: Floats  # over budget
+    value: Floats
     crisis_value: Floats
     spent: Floats  # share of the budget
 
@@ -145,8 +146,9 @@ def play(market: MarketWorlds, bidder: Bidder, epochs: Iterable[int]) -> Played:
             alpha, creative = bidder.act(market)
             market.step(alpha * market.parameters.predicted_value, creative)
         info, budget = market.info(episode=True), market.parameters.budget
-        profit = (market.total.caused[0, :, 1] - info["cost"][0]) / budget
-        rows.append((info["score"][0], profit, market.total.caused[0, :, 2].copy(), info["cost"][0] / budget))
+        _, value, crisis_value = market.total.caused[0].T.copy()
+        profit = (value - info["cost"][0]) / budget
+        rows.append((info["score"][0], profit, value, crisis_value, info["cost"][0] / budget))
     return Played(*(np.array(column).T for column in zip(*rows, strict=True)))
 
 
@@ -180,9 +182,9 @@ def best_pacer(market: MarketWorlds, epochs: Sequence[int], constant: Constant) 
     mix = np.asarray(constant.alpha, np.float64)
     best, top = PIDPacer(mix=mix / np.exp(np.log(mix).mean()), creative=constant.creative), -np.inf
     choices: tuple[tuple[str, tuple[float, ...]], ...] = (
-        ("start", (0.03, 0.05, 0.1, 0.2)),
-        ("cap", (0.003, 0.0045, 0.006, 0.008, 0.012, 0.02)),
-        ("integral", (0.1, 0.4)),
+        ("start", (0.01, 0.02, 0.03, 0.05, 0.1, 0.2)),
+        ("cap", (0.002, 0.003, 0.0045, 0.006, 0.008, 0.012, 0.02)),
+        ("integral", (0.05, 0.1, 0.4)),
         ("proportional", (0.0, 0.5)),
         ("derivative", (0.1,)),
     )
@@ -232,6 +234,6 @@ def compare_baselines(
     """Return the results of baselines, and of the oracle, in the same episodes of a market's worlds."""
     results = {name: play(market, bidder, epochs) for name, bidder in baselines.items()}
     known = [play(market, oracle(market, epoch, episodes=search), [epoch]) for epoch in epochs]
-    fields = ("score", "profit", "crisis_value", "spent")
-    results["oracle"] = Played(*(np.hstack([getattr(one, name) for one in known]) for name in fields))
+    columns = {f.name: np.hstack([getattr(one, f.name) for one in known]) for f in fields(Played)}
+    results["oracle"] = Played(**columns)
     return results

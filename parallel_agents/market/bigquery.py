@@ -8,15 +8,19 @@ attempts that failed halfway have no such note, and `BigQuerySink.rows` leaves t
 from __future__ import annotations
 
 import json
+import os
 import re
 import secrets
+from datetime import date
 from typing import Any
 
 from parallel_agents.core.errors import ConfigError, RunError
 from parallel_agents.market.database import bigquery_path, load_pyarrow
-from parallel_agents.market.discovery.export_reader import REPORTS
+from parallel_agents.market.discovery.export_reader import EVENT_COLUMNS, REPORTS
 from parallel_agents.market.warehouse import TABLES, Sink
 
+PREFIX = "bigquery:"
+"""Start of the address of a dataset, where the command line takes an export."""
 _DAY = re.compile(r"events_[0-9]{8}")
 _TYPES = {
     "string": "STRING", "int64": "INT64", "int32": "INT64", "int16": "INT64", "float": "FLOAT64", "double": "FLOAT64",
@@ -24,29 +28,74 @@ _TYPES = {
 _CHUNK = 500  # rows of one insert: well below the limits of a request
 
 
-def bigquery_tables(client: Any, dataset: str, *, deadline: float = 600.0) -> dict[str, Any]:
+def bigquery_tables(
+    client: Any,
+    dataset: str,
+    *,
+    first_day: date | None = None,
+    last_day: date | None = None,
+    deadline: float = 600.0,
+) -> dict[str, Any]:
     """Return a GA4 export in BigQuery as the Arrow tables that `discover` takes.
 
-    These are all `events_YYYYMMDD` of a dataset as one table, and `ads` and `auction_insights` if they exist.
+    These are the `events_YYYYMMDD` of a dataset from `first_day` to `last_day` as one table, and the reports that
+    exist, of the same days. Only columns that discovery reads are transferred: a GA4 table has a hundred others.
 
     client: a `google.cloud.bigquery.Client`; deadline: seconds for one call.
 
-        discover(bigquery_tables(client, "analytics_123456"))
+        discover(bigquery_tables(client, "analytics_123456", first_day=date(2024, 1, 1)))
     """
     bigquery_path(client.project, dataset)
     pyarrow = load_pyarrow("reading from BigQuery", "bigquery")
     names = sorted(table.table_id for table in client.list_tables(dataset, timeout=deadline))
-    days = [name for name in names if _DAY.fullmatch(name)]
-    if not days:
+    every = [name for name in names if _DAY.fullmatch(name)]
+    if not every:
         raise ConfigError(f"dataset {dataset} holds no events_YYYYMMDD: found {names[:5]}; is it a GA4 export?")
+    low, high = (f"events_{day:%Y%m%d}" if day else end for day, end in ((first_day, every[0]), (last_day, every[-1])))
+    days = [name for name in every if low <= name <= high]
+    if not days:
+        raise ConfigError(f"dataset {dataset} holds {every[0]} to {every[-1]}: no day from {first_day} to {last_day}")
 
     def read(name: str) -> Any:
         reference = bigquery_path(client.project, dataset, name)
-        rows = client.list_rows(client.get_table(reference, timeout=deadline), timeout=deadline)
+        table = client.get_table(reference, timeout=deadline)
+        if name in REPORTS:
+            wanted = [f"{column} {sign} DATE '{day:%Y-%m-%d}'" for column, sign, day in _bounds(first_day, last_day)]
+            sql = f"SELECT * FROM `{reference}`" + (f" WHERE {' AND '.join(wanted)}" if wanted else "")
+            rows = client.query(sql, timeout=deadline).result(timeout=deadline)
+        else:
+            fields = [field for field in table.schema if field.name in EVENT_COLUMNS]
+            rows = client.list_rows(table, selected_fields=fields, timeout=deadline)
         return rows.to_arrow(create_bqstorage_client=False)
 
     events = pyarrow.concat_tables([read(name) for name in days], promote_options="permissive")
     return {"events": events} | {name: read(name) for name in REPORTS if name in names}
+
+
+def _bounds(first_day: date | None, last_day: date | None) -> list[tuple[str, str, date]]:
+    """Return the conditions on the column `date` of a report."""
+    return [("date", sign, day) for sign, day in ((">=", first_day), ("<=", last_day)) if day is not None]
+
+
+def open_bigquery(address: str) -> tuple[Any, str]:
+    """Return a client and the dataset of an address `bigquery:project.dataset`.
+
+    The client uses Google's default credentials, or an emulator at `BIGQUERY_EMULATOR_HOST`.
+    """
+    project, dot, dataset = address.removeprefix(PREFIX).rpartition(".")
+    if not dot:
+        raise ConfigError(f"{address!r} names no dataset: give {PREFIX}project.dataset")
+    bigquery_path(project, dataset)
+    try:
+        from google.auth.credentials import AnonymousCredentials
+        from google.cloud import bigquery
+    except ImportError as error:
+        raise ConfigError("BigQuery needs its client: install parallel-agents[bigquery]") from error
+    emulator = os.environ.get("BIGQUERY_EMULATOR_HOST")
+    if emulator is None:
+        return bigquery.Client(project=project), dataset
+    options = {"api_endpoint": emulator}
+    return bigquery.Client(project=project, credentials=AnonymousCredentials(), client_options=options), dataset
 
 
 class BigQuerySink(Sink):

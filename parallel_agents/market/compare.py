@@ -1,14 +1,15 @@
 """Compare two ways to train on paired seeds with equal numbers of updates, beside the baselines.
 
 worlds       W different worlds, or W columns of a single world: the score in unseen worlds and in an unseen type
-importance   more crisis parents in every batch, or uniform draws: value from crisis parents, and the score
+importance   more crisis parents in every batch, or uniform draws: value from crisis parents, and value of all
 
 Both train with the engine (`MarketEnvironment`, PPO or DQN); all seeds of a way are replicas in one stack.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -27,54 +28,74 @@ from parallel_agents.market.world_variants import create_world_variants, default
 from parallel_agents.tracking.statistics import Interval, mean_interval
 
 Floats = NDArray[np.float64]
-Emit = Callable[[str], None]
 
-RECIPES: Mapping[str, Mapping[str, Any]] = {
-    "ppo": {
-        "world": {"actions": "continuous"},
-        "model": {
-            "algorithm": "ppo", "hidden": (64, 64), "lr": 1e-3, "gamma": 1.0, "gae_lambda": 0.95, "ent_coef": 0.0,
-            "normalize_observations": True, "normalize_rewards": True,
-        },
-    },
-    "dqn": {
-        "world": {"actions": "joint"},
-        "model": {
-            "algorithm": "dqn", "hidden": (64, 64), "lr": 1e-3, "gamma": 0.99, "batch_size": 256, "n_step": 4,
-            "updates_per_round": 40, "learning_starts": 5_000, "normalize_observations": True,
-        },
-    },
-}  # fmt: skip
-"""Options of `MarketEnvironment` that work, by algorithm."""
+
+def recipe(algorithm: Literal["ppo", "dqn"], epochs: int) -> dict[str, dict[str, Any]]:
+    """Return options of `MarketEnvironment` that work; PPO's learning rate falls to a tenth over the epochs."""
+    model: dict[str, Any] = {"algorithm": algorithm, "hidden": (64, 64), "lr": 1e-3, "normalize_observations": True}
+    if algorithm == "dqn":
+        model |= {"gamma": 0.99, "batch_size": 256, "n_step": 4, "updates_per_round": 40, "learning_starts": 5_000}
+        return {"world": {"actions": "joint"}, "model": model}
+    passes = {"n_epochs": 4, "n_minibatches": 16}
+    model |= {"gamma": 1.0, "gae_lambda": 0.95, "normalize_rewards": True, **passes}
+    model |= {"lr_final": 1e-4, "lr_updates": epochs * math.prod(passes.values())}
+    return {"world": {"actions": "paced"}, "model": model}
+
+
+WAYS: Mapping[str, Mapping[str, Any]] = {
+    "many worlds": {},
+    "one world": {"world": {"pool": 1}},
+    "importance": {"model": {"importance": {"focus_rare_events": True, "target_share": 0.5, "beta": 0.4}}},
+}
+"""Changes of a recipe, by the name of a way to train."""
+COMPARED = {"worlds": ("many worlds", "one world"), "importance": ("importance", "many worlds")}
+FIGURES = {
+    "worlds": {"score": "score"},
+    "importance": {"crisis_value": "value from crisis parents", "value": "value", "score": "score"},
+}
 UNSEEN_SEED = 2**40
 """Seed of the worlds of evaluations; no training uses such seeds."""
 
 
 @dataclass(frozen=True, eq=False)
 class Paired:
-    """A figure of two ways to train, one number per seed."""
+    """A figure of two bidders in the same worlds: arrays (seeds, worlds); a baseline has one row for all seeds."""
 
     figure: str
     ways: tuple[str, str]
-    values: tuple[Floats, Floats]
+    results: tuple[Floats, Floats]
 
     @property
     def difference(self) -> Interval:
-        """Mean difference of the first and the second way, with its 95 % interval over seeds."""
-        return mean_interval(self.values[0] - self.values[1])
+        """Mean difference of the first and the second, with its 95 % interval over seeds of the training."""
+        first, second = (table.mean(axis=1) for table in self.results)
+        return mean_interval(first - second)
+
+    @property
+    def over_worlds(self) -> Interval:
+        """The same, with its 95 % interval over unseen worlds."""
+        first, second = (table.mean(axis=0) for table in self.results)
+        return mean_interval(first - second)
 
     def as_dict(self) -> dict[str, Any]:
         """Return the means, the difference and the number of seeds as plain values."""
-        means = {way: float(v.mean()) for way, v in zip(self.ways, self.values, strict=True)}
-        return {"figure": self.figure, **means, "difference": list(self.difference), "seeds": len(self.values[0])}
+        means = {way: float(table.mean()) for way, table in zip(self.ways, self.results, strict=True)}
+        return {
+            "figure": self.figure,
+            **means,
+            "difference": list(self.difference),
+            "over_worlds": list(self.over_worlds),
+            "seeds": len(self.results[0]),
+        }
 
 
 @dataclass(frozen=True, eq=False)
 class Comparison:
-    """Differences of two ways, and the score of each baseline in the same unseen worlds, with its interval."""
+    """Differences of two ways to train, and of the first way from every baseline, in the same unseen worlds."""
 
     paired: list[Paired]
     baselines: dict[str, Interval]
+    """score of each baseline in unseen worlds, with its interval over worlds"""
 
     def as_dict(self) -> dict[str, Any]:
         """Return everything as plain values."""
@@ -97,6 +118,7 @@ class Study:
     worlds: int = 100
     epochs: int = 150
     seeds: int = 10
+    first_seed: int = 0
     held_out: WorldType | None = None
     episodes: int = 200
     threads: int | None = None
@@ -109,11 +131,17 @@ class Study:
         """Return an environment without the held-out type, with some changes of its options."""
         mix = {k.value: s for k, s in default_distribution(self.patterns).items() if k is not self.held_out}
         base = {
-            "experiment": {"epochs": self.epochs, "worlds": self.worlds, "seeds": self.seeds, "record_period": 0},
+            "experiment": {
+                "epochs": self.epochs,
+                "worlds": self.worlds,
+                "seeds": self.seeds,
+                "seed": self.first_seed,
+                "record_period": 0,
+            },
             "world": {"world_types": mix},
             "parallel": {"train_interval": 1, "policy_lag": 0, "backend": "inline"},
         }
-        return MarketEnvironment(self.patterns, merge(merge(base, dict(RECIPES[self.algorithm])), dict(changes)))
+        return MarketEnvironment(self.patterns, merge(merge(base, recipe(self.algorithm, self.epochs)), dict(changes)))
 
     def unseen(self, kind: WorldType | None = None) -> MarketWorlds:
         """Return the worlds of evaluations, in the mix of the data or all of one type."""
@@ -122,62 +150,59 @@ class Study:
             create_world_variants(self.patterns, self.episodes, mix, seed=UNSEEN_SEED), threads=self.threads
         )
 
-    def train(self, changes: Mapping[str, Any], markets: Sequence[MarketWorlds]) -> list[list[Played]]:
-        """Train every seed; return the results of each seed in the first episode of each market's worlds."""
-        environment = self.environment(changes)
+    def train(self, way: str) -> list[list[Played]]:
+        """Train every seed in a way of `WAYS`; return its results in the first episode of each market of `kinds`."""
+        environment = self.environment(WAYS[way])
         environment.run_experiment()
-        return [
-            [play(market, TrainedBidder.of(replica), [0]) for market in markets]
-            for replica in environment.prepare().environments
-        ]
+        bidders = [TrainedBidder.of(replica) for replica in environment.prepare().environments]
+        results: list[list[Played]] = [[] for _ in bidders]
+        for kind in self.kinds:
+            with self.unseen(kind) as market:
+                for played, bidder in zip(results, bidders, strict=True):
+                    played.append(play(market, bidder, [0]))
+        return results
+
+    @property
+    def kinds(self) -> tuple[WorldType | None, ...]:
+        """The types of the worlds of evaluations: all in the mix of the data, and the held-out one."""
+        return (None,) if self.held_out is None else (None, self.held_out)
 
 
-def compare_worlds(study: Study, emit: Emit = lambda _: None) -> Comparison:
-    """Compare training in many worlds and in one, with equal transitions and updates, on worlds neither has seen."""
-    kinds = [None, *([study.held_out] if study.held_out else [])]
-    markets = [study.unseen(kind) for kind in kinds]
-    ways = ("many worlds", "one world")
-    results = []
-    for way, pool in zip(ways, (study.worlds, 1), strict=True):
-        emit(f"training in {way}")
-        results.append(study.train({"world": {"pool": pool}}, markets))
-    paired = [
-        Paired(figure, ways, _values(results, i, name))
-        for i, kind in enumerate(kinds)
-        for figure, name in (
-            (f"score, {'unseen worlds' if kind is None else f'unseen type {kind.value}'}", "score"),
-            (f"profit over budget, {'unseen worlds' if kind is None else f'unseen type {kind.value}'}", "profit"),
-        )
-    ]
-    return Comparison(paired, baseline_scores(study, markets[0], emit))
+def compare_ways(
+    study: Study,
+    what: Literal["worlds", "importance"],
+    trained: Mapping[str, list[list[Played]]],
+    baselines: Sequence[Mapping[str, Played]],
+) -> Comparison:
+    """Compare the two ways of a comparison, and the first with every baseline (by kind of `study.kinds`)."""
+    first, second = COMPARED[what]
+    paired = []
+    for i, (kind, played) in enumerate(zip(study.kinds, baselines, strict=True)):
+        place = "unseen worlds" if kind is None else f"unseen type {kind.value}"
+        for name, title in FIGURES[what].items():
+            mine, other = (
+                np.array([getattr(seed[i], name).mean(axis=1) for seed in trained[way]]) for way in (first, second)
+            )
+            paired.append(Paired(f"{title}, {place}", (first, second), (mine, other)))
+            for baseline, one in played.items():
+                same = np.repeat(getattr(one, name).mean(axis=1)[None], len(mine), axis=0)
+                paired.append(Paired(f"{title}, {place}", (first, baseline), (mine, same)))
+    return Comparison(paired, {name: mean_interval(one.by_world) for name, one in baselines[0].items()})
 
 
-def compare_importance(study: Study, emit: Emit = lambda _: None) -> Comparison:
-    """Compare batches of which a half are crisis parents with uniform batches, at equal updates."""
-    market = study.unseen()
-    ways = ("importance on", "importance off")
-    on = {"focus_rare_events": True, "target_share": 0.5, "beta": 1.0, "beta_frames": None}
-    results = []
-    for way, options in zip(ways, ({"model": {"importance": on}}, {}), strict=True):
-        emit(f"training with {way}")
-        results.append(study.train(options, [market]))
-    names = (("value from crisis parents", "crisis_value"), ("score", "score"), ("profit over budget", "profit"))
-    paired = [Paired(figure, ways, _values(results, 0, name)) for figure, name in names]
-    return Comparison(paired, baseline_scores(study, market, emit))
-
-
-def _values(results: Sequence[Sequence[Sequence[Played]]], market: int, name: str) -> tuple[Floats, Floats]:
-    """Return the mean figure of every seed, of both ways."""
-    first, second = (np.array([getattr(seed[market], name).mean() for seed in way]) for way in results)
-    return first, second
-
-
-def baseline_scores(study: Study, market: MarketWorlds, emit: Emit = lambda _: None) -> dict[str, Interval]:
-    """Return the score of random play, the best constant, the pacer and the oracle, with intervals over worlds."""
-    emit("fitting and playing the baselines")
+def play_baselines(study: Study) -> list[dict[str, Played]]:
+    """Return the results of the baselines in the worlds of every kind of a study."""
     baselines = study_baselines(study.patterns, threads=study.threads)
-    results = compare_baselines(baselines, market, [0])
-    return {name: mean_interval(played.score.mean(axis=1)) for name, played in results.items()}
+    results = []
+    for kind in study.kinds:
+        with study.unseen(kind) as market:
+            results.append(compare_baselines(baselines, market, [0]))
+    return results
+
+
+def run_study(study: Study, what: Literal["worlds", "importance"]) -> Comparison:
+    """Train both ways, play the baselines, and compare."""
+    return compare_ways(study, what, {way: study.train(way) for way in COMPARED[what]}, play_baselines(study))
 
 
 def study_baselines(patterns: Patterns, worlds: int = 60, **options: Any) -> dict[str, Bidder]:

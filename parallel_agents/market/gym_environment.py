@@ -30,7 +30,7 @@ class MarketGym(gymnasium.Env[NDArray[np.float32], Any]):
         if worlds < 1:
             raise ConfigError(f"worlds {worlds} is too few: give at least 1")
         found = patterns if isinstance(patterns, Patterns) else load_patterns(patterns)
-        setting = EpisodeSetting(**{"actions": "continuous", "threads": 1, "seed": seed, **options})
+        setting = EpisodeSetting(**{"actions": "paced", "threads": 1, "seed": seed, **options})
         variants = create_world_variants(found, worlds, seed=seed)
         self._world = lru_cache(maxsize=16)(lambda index: ParallelWorldSimulator(variants[index], setting))
         self._worlds = worlds

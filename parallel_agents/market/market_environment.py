@@ -39,7 +39,7 @@ class MarketEnvironment(ParallelEnvironment):
             "world_seed": None,
             "pool": None,
             "users": POPULATION,
-            "actions": "continuous",
+            "actions": "paced",
             "levels": LEVELS,
             "objective": "score",
             "decisions_per_day": 24,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,11 +15,10 @@ from numpy.typing import NDArray
 from parallel_agents.algorithms import Model
 from parallel_agents.core.errors import ConfigError
 from parallel_agents.core.files import write_atomically
-from parallel_agents.market.actions import ActionForm
+from parallel_agents.market.actions import ActionForm, Paced
 from parallel_agents.market.market_environment import MarketEnvironment
 from parallel_agents.market.policy_agents import ModelActor
 from parallel_agents.market.simulation import MarketWorlds
-from parallel_agents.nn import SquashedGaussian
 
 
 @dataclass
@@ -40,23 +40,22 @@ class TrainedBidder:
 
     def act(self, market: MarketWorlds) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
         """Return alphas (1, W, J) and creatives (1, W)."""
-        return self.form.bidding(self._actor.choose(market.observe()[0], market.step_number)[None])
+        return self.form.bidding(self._actor.choose(market.observe()[0], market.step_number)[None], market)
 
 
 class PolicyModule(torch.nn.Module):
     """The policy as a module: observations (B, features) to alphas (B, J) and scores of creatives (B, C)."""
 
-    def __init__(self, model: Model, form: Any) -> None:
+    def __init__(self, model: Model, form: ActionForm, names: Sequence[str]) -> None:
         super().__init__()
-        if not isinstance(form.space, SquashedGaussian) or model.spec.hidden_size:
-            raise ConfigError(
-                "only a policy of continuous actions without memory can be exported: use --actions continuous"
-            )
+        if not isinstance(form, Paced) or model.spec.hidden_size:
+            raise ConfigError("only a policy of paced actions without memory can be exported: use --actions paced")
         learner = model.spec.learner()
         self.register_buffer("rows", learner.policy(model.state).detach().clone())
         self.register_buffer("low", torch.tensor(form.space.low))
         self.register_buffer("high", torch.tensor(form.space.high))
         self._network, self._campaigns = learner.network, form.campaigns
+        self._pace, self._log_target = names.index("pace"), names.index("log_target")
 
     def forward(self, observations: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Return alphas and creative scores; the creative with the highest score is the one to show."""
@@ -64,7 +63,10 @@ class PolicyModule(torch.nn.Module):
         low, high = self.get_buffer("low"), self.get_buffer("high")
         means = outputs[:, : len(low)]
         actions = low + (torch.tanh(means) + 1.0) / 2.0 * (high - low)
-        return torch.exp(actions[:, : self._campaigns]), actions[:, self._campaigns :]
+        limit = actions[:, 1] + observations[:, self._log_target]
+        level = torch.minimum(observations[:, self._pace] + actions[:, 0], limit)
+        shifts, scores = actions[:, 2 : 2 + self._campaigns], actions[:, 2 + self._campaigns :]
+        return torch.exp(level[:, None] + shifts), scores
 
 
 def export_policy(environment: MarketEnvironment, out: Path, *, onnx: bool = False) -> dict[str, str]:
@@ -72,7 +74,7 @@ def export_policy(environment: MarketEnvironment, out: Path, *, onnx: bool = Fal
 
     `policy.json` names inputs, campaigns and creatives, and the predicted value of a click in every campaign.
     """
-    module = PolicyModule(environment.agents[0].model, environment.form).eval()
+    module = PolicyModule(environment.agents[0].model, environment.form, environment.market.names).eval()
     market = environment.market
     example = (torch.zeros(2, len(market.names)),)
     batch = torch.export.Dim("batch", min=1)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 import warnings
+from datetime import date
 from urllib.parse import urlparse
 from uuid import uuid4
 
@@ -119,3 +120,7 @@ def test_an_export_in_bigquery_gives_the_same_hits_as_one_in_memory(client):
     assert len(found["ts"]) == 300
     for column in ("user", "ts", "name", "session", "page", "system"):
         assert found[column].tolist() == same[column].tolist(), column
+    second = bigquery_tables(client, name, first_day=date(2024, 1, 2), last_day=date(2024, 1, 31))["events"]
+    assert second.num_rows == 150
+    with pytest.raises(ConfigError, match="no day from 2025-01-01"):
+        bigquery_tables(client, name, first_day=date(2025, 1, 1))

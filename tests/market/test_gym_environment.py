@@ -17,7 +17,7 @@ def make(patterns, **options) -> gymnasium.Env:
 
 
 @pytest.mark.filterwarnings("ignore:.*value is -?infinity")
-@pytest.mark.parametrize("actions", ["continuous", "joint", "choices"])
+@pytest.mark.parametrize("actions", ["paced", "joint", "choices"])
 def test_it_passes_the_checker_of_gymnasium(patterns, actions):
     check_env(make(patterns, actions=actions).unwrapped, skip_render_check=True)
 

@@ -111,11 +111,13 @@ def test_compare_ways_to_train_beside_the_baselines(run_market, patterns_file, m
     words = ["compare", patterns_file, "--worlds", "2", "--epochs", "1", "--seeds", "2", "--episodes", "3"]
     result = run_market(*words, "--held-out", "high_competition")
     figures = [one["figure"] for one in result["comparisons"]]
-    assert figures[::2] == ["score, unseen worlds", "score, unseen type high_competition"]
-    assert all(len(one["difference"]) == 3 for one in result["comparisons"])
+    assert figures[::5] == ["score, unseen worlds", "score, unseen type high_competition"]
+    assert all(len(one["difference"]) == len(one["over_worlds"]) == 3 for one in result["comparisons"])
+    rivals = [next(key for key in one if key not in ("figure", "many worlds")) for one in result["comparisons"][:5]]
+    assert rivals == ["one world", "random", "best constant", "pid pacer", "oracle"]
     assert set(result["baselines"]) == {"random", "best constant", "pid pacer", "oracle"}
     result = run_market(*words, "--what", "importance", "--algo", "dqn")
-    assert result["comparisons"][0]["figure"] == "value from crisis parents"
+    assert result["comparisons"][0]["figure"] == "value from crisis parents, unseen worlds"
 
 
 @pytest.mark.parametrize(

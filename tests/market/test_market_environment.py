@@ -11,7 +11,9 @@ import pytest
 from parallel_agents.cli import main
 from parallel_agents.core.errors import ConfigError
 from parallel_agents.market import MarketEnvironment
-from parallel_agents.market.actions import Choices, Continuous, Joint
+from parallel_agents.market.actions import Choices, Joint, Paced
+from parallel_agents.market.simulation import MarketWorlds
+from parallel_agents.market.world_variants import create_world_variants
 from parallel_agents.tracking.callbacks import BaseCallback
 
 ROOT = Path(__file__).parents[2]
@@ -33,7 +35,7 @@ def environment(
 
 @pytest.mark.parametrize(
     ("actions", "model"),
-    [("choices", {}), ("continuous", {}), ("joint", {}), ("joint", {"algorithm": "dqn", "learning_starts": 8})],
+    [("choices", {}), ("paced", {}), ("joint", {}), ("joint", {"algorithm": "dqn", "learning_starts": 8})],
 )
 def test_bidders_train_the_same_in_every_mode(patterns, actions, model):
     def digest(**parallel) -> str:
@@ -54,19 +56,24 @@ def test_bidders_train_the_same_in_a_process(patterns):
     assert digest(backend="process", num_workers=1) == digest(enabled=False)
 
 
-def test_action_forms_give_the_expected_bids():
+def test_action_forms_give_the_expected_bids(patterns):
     levels = (0.0, 1.0, 4.0)
-    alphas, creative = Choices(levels, campaigns=2, creatives=3).bidding(np.array([[[2, 0, 1]]]))
+    market = MarketWorlds(create_world_variants(patterns, 1), target=10.0)
+    market.reset(0)
+    alphas, creative = Choices(levels, campaigns=2, creatives=3).bidding(np.array([[[2, 0, 1]]]), market)
     np.testing.assert_allclose(alphas, [[[4.0, 0.0]]])
     assert creative.item() == 1
-    form = Continuous(levels, campaigns=2, creatives=3)
-    np.testing.assert_allclose(form.space.low, (0.0, 0.0, -1.0, -1.0, -1.0))
-    np.testing.assert_allclose(form.space.high, (np.log(4.0), np.log(4.0), 1.0, 1.0, 1.0))
-    alphas, creative = form.bidding(np.array([[[0.0, np.log(3.0), -0.5, 0.1, 0.9]]]))
-    np.testing.assert_allclose(alphas, [[[1.0, 3.0]]])
+    form, pace = Paced(levels, campaigns=2, creatives=3), float(np.exp(market.state.pace[0, 0]))
+    assert len(form.space.low) == len(form.space.high) == 2 + 2 + 3
+    no_limit, limit = np.log(10.0), np.log(0.002)
+    alphas, creative = form.bidding(np.array([[[np.log(3.0), no_limit, 0.0, np.log(2.0), -0.5, 0.1, 0.9]]]), market)
+    np.testing.assert_allclose(alphas, [[[3.0 * pace, 6.0 * pace]]])
     assert creative.item() == 2
+    alphas, creative = form.bidding(np.array([[[np.log(3.0), limit, 0.0, np.log(2.0), 0.5, 0.1, 0.0]]]), market)
+    np.testing.assert_allclose(alphas, [[[0.02, 0.04]]])  # 0.002 of the target
+    assert creative.item() == 0
     joint = Joint(levels, campaigns=2, creatives=3)
-    every = [joint.bidding(np.array([[a]])) for a in range(joint.space)]
+    every = [joint.bidding(np.array([[a]]), market) for a in range(joint.space)]
     assert len({(alphas[0, 0, 0], creative.item()) for alphas, creative in every}) == 9
 
 
@@ -84,8 +91,7 @@ def test_rewards_add_up_to_the_objective_and_episodes_end_with_the_last_step(pat
     assert terminated.all()
     assert not truncated.any()
     info, p = env.market.info(episode=True), env.market.parameters
-    goal = info["score"] * p.target / p.budget
-    expected = goal if objective == "score" else (info["revenue"] - info["cost"]) / p.budget
+    expected = env.market.score(expected=True) if objective == "score" else (info["revenue"] - info["cost"]) / p.budget
     np.testing.assert_allclose(earned, expected, rtol=1e-4, atol=1e-6)
     assert env.market.done
     assert np.abs(earned).max() > 0
@@ -139,7 +145,7 @@ def test_a_pool_of_worlds_is_shared_by_columns_or_used_in_turn(patterns):
 @pytest.mark.parametrize(
     ("world", "text"),
     [
-        ({"actions": "words"}, "world.actions is 'words': allowed is joint, choices, continuous"),
+        ({"actions": "words"}, "world.actions is 'words': allowed is joint, choices, paced"),
         ({"levels": (1.0, 1.0)}, "give at least two different multiples"),
         ({"levels": (0.0, 1.0)}, "give at least two above 0"),
         ({"levels": (-1.0, 1.0)}, "multiples of the value, from 0"),

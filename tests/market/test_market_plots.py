@@ -52,7 +52,7 @@ def test_a_training_leaves_its_worlds_with_their_newest_scores(worlds: tuple[Wor
 def test_bidders_are_shown_beside_each_other_and_the_first_by_world(worlds: tuple[World, ...]) -> None:
     def played(level: float) -> Played:
         figures = level + np.arange(40.0)[:, None]
-        return Played(figures, figures, figures, np.ones((40, 1)))
+        return Played(figures, figures, figures, figures, np.ones((40, 1)))
 
     bidders, scores, atlas, kinds = baseline_panels({"trained": played(3.0), "random": played(0.0)}, worlds)
     assert [row[0] for row in bidders["rows"]] == ["trained", "random"]

@@ -35,7 +35,7 @@ OPTIONAL = {
     "events": ("session", "page", "engaged", "source", "medium", "campaign", "creative", "system", "category", "value",
                "transaction"),
     "ads": ("channel", "creative", "position", "bid", "impression_share"),
-    "auction_insights": (),
+    "auction_insights": ("impression_share",),
     "ads_by_hour": ("clicks", "cost"),
 }  # fmt: skip
 """Columns that read as null if they are absent."""

@@ -55,6 +55,7 @@ class AdHistory:
     log_bid: Floats  # (D, J), NaN where we were not shown or the bid is not known
     met: Floats  # (D, J, M): auctions in which the rival took part
     above: Floats  # (D, J, M): of these, auctions in which the rival ranked above us
+    rival_shown: Floats  # (D, J, M): auctions in which the rival was shown, NaN where that is not known
     hourly_auctions: Floats  # (D, 24, J), 0 without a report by hour
     hourly_top: Floats  # (D, 24, J): auctions in which we were on top
 
@@ -109,7 +110,7 @@ def read_ad_history(export: Export, history: History) -> AdHistory:
     np.add.at(daily, (day, creative), impressions)
     before = np.vstack([np.zeros(len(creatives)), np.cumsum(daily, axis=0)[:-1]])
     names = tuple(map(str, campaigns))
-    rivals, met, above = _read_insights(export, history, names, np.nan_to_num(auctions))
+    rivals, met, above, rival_shown = _read_insights(export, history, names, np.nan_to_num(auctions))
     hourly, top = _read_hours(export, history, names)
     return AdHistory(
         campaigns=names,
@@ -130,6 +131,7 @@ def read_ad_history(export: Export, history: History) -> AdHistory:
         log_bid=_mean_of_known(cell, impressions, np.log(np.maximum(bid, 1e-9)), shape),
         met=met,
         above=above,
+        rival_shown=rival_shown,
         hourly_auctions=hourly,
         hourly_top=top,
     )
@@ -171,14 +173,16 @@ def _read_hours(export: Export, history: History, campaigns: tuple[str, ...]) ->
 
 def _read_insights(
     export: Export, history: History, campaigns: tuple[str, ...], auctions: Floats
-) -> tuple[tuple[str, ...], Floats, Floats]:
-    """Return rivals M, and the auctions (D, J, M) in which each took part and in which it ranked above us."""
+) -> tuple[tuple[str, ...], Floats, Floats, Floats]:
+    """Return rivals M, and the auctions (D, J, M) in which each took part, ranked above us, and was shown."""
     if "auction_insights" not in export.reports:
-        return (), np.zeros((*auctions.shape, 0)), np.zeros((*auctions.shape, 0))
+        nobody = np.zeros((*auctions.shape, 0))
+        return (), nobody, nobody, nobody
     start = f"DATE '{history.first_day}'"
     rows = export.rows(f"""
         SELECT datediff('day', {start}, date) AS day, CAST(campaign AS VARCHAR) AS campaign,
-            CAST(competitor AS VARCHAR) AS competitor, avg(overlap_rate) AS overlap, avg(position_above_rate) AS above
+            CAST(competitor AS VARCHAR) AS competitor, avg(overlap_rate) AS overlap, avg(position_above_rate) AS above,
+            avg(impression_share) AS share
         FROM insights WHERE datediff('day', {start}, date) BETWEEN 0 AND {history.days - 1}
         GROUP BY ALL ORDER BY ALL""")
     there = np.isin(rows["campaign"].astype(str), campaigns)
@@ -191,7 +195,10 @@ def _read_insights(
     above = np.zeros_like(met)
     met[place] = overlap[there] * auctions[place[:2]]
     above[place] = met[place] * higher[there]
-    return tuple(map(str, rivals)), met, above
+    share = known(rows["share"])[there]
+    shown = np.zeros_like(met) if np.isfinite(share).any() else np.full_like(met, np.nan)
+    shown[place] = np.nan_to_num(share) * auctions[place[:2]] if np.isfinite(share).any() else np.nan
+    return tuple(map(str, rivals)), met, above, shown
 
 
 @dataclass(frozen=True, eq=False)

@@ -170,6 +170,11 @@ def normal_cdf(x: Floats) -> Floats:
     return np.asarray(_normal_cdf(np.ravel(np.asarray(x, np.float64))).reshape(np.shape(x)))
 
 
+def normal_density(x: Floats) -> Floats:
+    """Return the normal density of every element."""
+    return np.asarray(np.exp(-x * x / 2.0) / math.sqrt(2.0 * math.pi))
+
+
 @dataclass(frozen=True, eq=False)
 class Fit:
     """Fitted parameters (p,) and their covariance (p, p)."""
@@ -201,6 +206,16 @@ class Fit:
         return Estimate.from_log(self.values[i], self.errors[i], count=int(count), source=source)
 
 
+def student_factor(free: int) -> float:
+    """Return by how much Student's 95 % point for some degrees of freedom exceeds the normal's, nearly.
+
+    >>> round(student_factor(13) * 1.645, 2)
+    1.76
+    """
+    n = max(free, 2)
+    return 1.0 + (_Z**2 + 1.0) / (4.0 * n) + (5.0 * _Z**4 + 16.0 * _Z**2 + 3.0) / (96.0 * n**2)
+
+
 def dummies(levels: Ints, count: int, *, drop: int | None = None) -> Floats:
     """Return indicator columns (rows, count), without that of level `drop`; a negative level is in no column."""
     table = np.zeros((len(levels), count))
@@ -219,15 +234,19 @@ def _sandwich(hessian: Floats, scores: Floats, clusters: Ints) -> Floats:
     return np.asarray(bread @ (summed.T @ summed) @ bread * factor)
 
 
-def _regress(
+def regress(
     x: Floats,
     derivatives: Callable[[Floats], tuple[Floats, Floats]],
     weights: Floats,
-    clusters: Ints,
+    clusters: Ints | None,
     start: Floats,
     precision: Floats | float = _RIDGE,
 ) -> Fit:
-    """Fit β by Newton's method; `derivatives` gives slope and curvature of a row's log likelihood by η = x β."""
+    """Fit β by Newton's method; `derivatives` gives slope and curvature of a row's log likelihood by η = x β.
+
+    clusters: rows that may depend on each other; None: rows are independent as the model says, and the covariance is
+    the inverse of the curvature. precision: of a normal prior about 0, as for random effects.
+    """
     beta, ridge = start.copy(), np.diag(np.broadcast_to(precision, x.shape[1]))
     for _ in range(_MAX_ITERATIONS):
         slope, curvature = derivatives(x @ beta)
@@ -236,13 +255,15 @@ def _regress(
         step = np.linalg.solve(hessian, gradient)
         beta += step * min(1.0, 2.0 / max(float(np.abs(step).max()), _TOLERANCE))
         if float(np.abs(step).max()) < _TOLERANCE:
+            if clusters is None:
+                return Fit(beta, np.asarray(np.linalg.inv(hessian)))
             return Fit(beta, _sandwich(hessian, x * (weights * slope)[:, None], clusters))
     raise RunError("a regression did not converge: the export may be too small, or a column constant")
 
 
 def fit_linear(x: Floats, y: Floats, weights: Floats, clusters: Ints) -> Fit:
     """Fit weighted least squares of y (rows,) on x (rows, p)."""
-    return _regress(x, lambda eta: (y - eta, np.ones_like(eta)), weights, clusters, np.zeros(x.shape[1]))
+    return regress(x, lambda eta: (y - eta, np.ones_like(eta)), weights, clusters, np.zeros(x.shape[1]))
 
 
 def fit_poisson(
@@ -257,20 +278,22 @@ def fit_poisson(
     rate = max(float(weights @ y), 0.5) / max(float(weights @ exposure), _TOLERANCE)
     constant = np.linalg.pinv(x.T @ x) @ x.sum(axis=0)  # the combination of columns that is 1 everywhere
     start = np.asarray(constant * math.log(rate), np.float64)
-    return _regress(x, derivatives, weights, clusters, start, precision)
+    return regress(x, derivatives, weights, clusters, start, precision)
 
 
-def fit_probit(x: Floats, successes: Floats, trials: Floats, clusters: Ints) -> Fit:
+def fit_probit(
+    x: Floats, successes: Floats, trials: Floats, clusters: Ints | None, precision: Floats | float = _RIDGE
+) -> Fit:
     """Fit successes of trials with probability Φ(x β), by Fisher scoring."""
 
     def derivatives(eta: Floats) -> tuple[Floats, Floats]:
         eta = np.clip(eta, -6.0, 6.0)
         p = np.clip(normal_cdf(eta), 1e-9, 1.0 - 1e-9)
-        density = np.exp(-eta * eta / 2.0) / math.sqrt(2.0 * math.pi)
+        density = normal_density(eta)
         per_success = density / (p * (1.0 - p))
         return (successes - trials * p) * per_success, trials * density * per_success
 
-    return _regress(x, derivatives, np.ones(len(x)), clusters, np.zeros(x.shape[1]))
+    return regress(x, derivatives, np.ones(len(x)), clusters, np.zeros(x.shape[1]), precision)
 
 
 def _sum_over_classes(scores: Floats, design: Floats) -> Floats:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 _REQUIRED = ("event_timestamp", "event_name", "user_pseudo_id")
 _VALUE = "STRUCT(string_value VARCHAR, int_value BIGINT, float_value DOUBLE, double_value DOUBLE)"
-_EVENT_COLUMNS = {  # the part of the GA4 schema that is read, with types for JSON lines, which have none
+EVENT_COLUMNS = {  # the part of the GA4 schema that is read, with types for JSON lines, which have none
     "event_timestamp": "BIGINT",
     "event_name": "VARCHAR",
     "user_pseudo_id": "VARCHAR",
@@ -165,7 +165,7 @@ def _scan(paths: list[Path], table: str) -> str:
         raise ConfigError(f"{paths[0]} has an unknown format: give .parquet, .csv, .jsonl or .duckdb")
     columns = ""
     if table == "events":
-        columns = ", columns = {" + ", ".join(f"'{n}': '{t}'" for n, t in _EVENT_COLUMNS.items()) + "}"
+        columns = ", columns = {" + ", ".join(f"'{n}': '{t}'" for n, t in EVENT_COLUMNS.items()) + "}"
     return f"read_json({path_list(paths)}, format = 'newline_delimited', hive_partitioning = false{columns})"
 
 
@@ -274,7 +274,7 @@ def _make_hits(connection: duckdb.DuckDBPyConnection, events: str, name: str) ->
             coalesce({", ".join(revenue)}) AS value,
             coalesce({nested("ecommerce", "transaction_id")}, {param("transaction_id", "VARCHAR")}) AS transaction
         FROM {events} WHERE user_pseudo_id IS NOT NULL AND event_timestamp IS NOT NULL""")
-    return tuple(c for c in _EVENT_COLUMNS if c not in types)
+    return tuple(c for c in EVENT_COLUMNS if c not in types)
 
 
 def _make_report(

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import product
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,13 +31,21 @@ from parallel_agents.market.discovery.estimation import (
     fit_linear,
     fit_probit,
     normal_cdf,
+    normal_density,
     ratio,
     ratio_of_totals,
+    student_factor,
 )
 from parallel_agents.market.discovery.patterns import Campaign, Competition, Competitor, Landscape
 from parallel_agents.market.discovery.seasonality import cluster_periods
 
 _REACTION_ROUNDS = 4
+_EFFECT_ROUNDS = 3
+_SHIFT_STEPS = 12
+_LARGEST_SHIFT = 3.0  # of a log bid; a rival always or never above us on a day says no more
+_MEMORIES = np.linspace(0.0, 0.96, 7)  # of the drift, from one day to the next
+_STEPS_OF_DRIFT = np.geomspace(0.01, 0.3, 7)
+_OTHER_NOISE = (0.0, 0.03, 0.06, 0.1)  # of a day alone, beyond that of sampling
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,15 +85,32 @@ def fit_competition(
     if bidding:
         shading = _fit_shading(ads, bidding, campaigns)
         our_shock = np.nan_to_num(ads.log_bid - np.nanmean(ads.log_bid, axis=0)).mean(axis=1)
-        reactions = _fit_reactions(ads, bidding, our_shock, period)
-        drift, centre = _drift(by_period, landscape), _mean_hour_price(ads, hours)
+        shocked = np.concatenate([[0.0], our_shock[:-1]])
+        reactions = _fit_reactions(ads, bidding, our_shock, group, groups)
+        unexplained = {r: np.nan_to_num(b.shift) - shocked * reactions.fits[r].values[0] for r, b in bidding.items()}
+        drift, centre = _drift(*_pooled_shift(bidding, unexplained), group, groups), _mean_hour_price(ads, hours)
+        moved = {
+            r: fit.combine(_group_means(_causes(ads, bidding[r], r, our_shock, group), group, groups))
+            for r, fit in reactions.fits.items()
+        }
+        if not np.isfinite(ads.rival_shown).any():
+            notes.append("pacing of rivals: the auction insights hold no impression share of theirs; assumed none")
         competitors = {
             ads.rivals[r]: _describe_competitor(ads, b, r, shading[r], reactions.fits[r]) for r, b in bidding.items()
         }
         entered = _participation(ads, group, groups)
         landscapes = tuple(
             _describe_landscape(
-                ads, bidding, entered, g, int((landscape == g).sum()), shading, campaigns, drift, centre
+                ads,
+                bidding,
+                entered,
+                g,
+                int((landscape == g).sum()),
+                shading,
+                campaigns,
+                float(drift[g]),
+                centre,
+                moved,
             )
             for g in range(groups)
         )
@@ -146,7 +172,10 @@ class _Bidding:
 
 
 def _fit_bidding(ads: AdHistory, rival: int, quality: Floats, group: Ints, groups: int) -> _Bidding | None:
-    """Fit P(above) = Φ((level − our offer) / spread); return None if the rival was met too rarely."""
+    """Fit P(above) = Φ((level + shift of the day − our offer) / spread); return None if it was met too rarely.
+
+    Shifts of days are random effects: without them the spread would also hold the movement from day to day.
+    """
     met, above = ads.met[:, :, rival], ads.above[:, :, rival]
     known = np.isfinite(ads.log_bid) & (met > 0)
     day, campaign = np.nonzero(known)
@@ -154,19 +183,28 @@ def _fit_bidding(ads: AdHistory, rival: int, quality: Floats, group: Ints, group
     if len(day) < 2 * (groups + count):
         return None
     offer = (ads.log_bid + quality)[known]
-    cell = group[day] * count + campaign
-    x = np.hstack([dummies(cell, groups * count), -offer[:, None]])
-    fit = fit_probit(x, above[known], met[known], day)
+    centre = float(offer.mean())  # the weak prior of the levels is about it, whatever the currency
+    cell, cells = group[day] * count + campaign, groups * count
+    x = np.hstack([dummies(cell, cells), dummies(day, ads.days), centre - offer[:, None]])
+    seen, variance = np.bincount(day, minlength=ads.days) > 0, 0.1
+    for _ in range(_EFFECT_ROUNDS):
+        precision = np.concatenate([np.full(cells, 1e-3), np.full(ads.days, 1.0 / variance), [1e-3]])
+        fit = fit_probit(x, above[known], met[known], None, precision)
+        squares = fit.values[cells:-1] ** 2 + np.diag(fit.covariance)[cells:-1]
+        variance = max(float(squares[seen].mean()), 1e-4)
     slope = float(fit.values[-1])
     if slope < 2.0 * float(fit.errors[-1]):
         return None
     log_spread = Fit(-np.log(fit.values[-1:]), fit.covariance[-1:, -1:] / slope**2)
-    sums = fit.values[:-1]
-    gradient = np.hstack([np.eye(len(sums)) / slope, -sums[:, None] / slope**2])
+    sums, own = fit.values[:cells], [*range(cells), len(fit.values) - 1]
+    gradient = np.hstack([np.eye(cells) / slope, -sums[:, None] / slope**2])
     levels = _with_unseen_cells(
-        Fit(sums / slope, gradient @ fit.covariance @ gradient.T), np.bincount(cell, minlength=len(sums)) > 0, groups
+        Fit(centre + sums / slope, gradient @ fit.covariance[np.ix_(own, own)] @ gradient.T),
+        np.bincount(cell, minlength=cells) > 0,
+        groups,
     )
-    shift, precision = _daily_shift(day, x @ fit.values, slope, met[known], above[known], ads.days)
+    eta = (levels.values[cell] - offer) * slope
+    shift, precision = _daily_shift(day, eta, slope, met[known], above[known], ads.days)
     return _Bidding(log_spread, levels, groups, shift, precision)
 
 
@@ -185,25 +223,34 @@ def _with_unseen_cells(levels: Fit, seen: NDArray[np.bool_], groups: int) -> Fit
 
 
 def _daily_shift(day: Ints, eta: Floats, slope: float, met: Floats, above: Floats, days: int) -> tuple[Floats, Floats]:
-    """Return each day's shift of the level (D,), by one scoring step from the fit, and its precision."""
-    p = normal_cdf(eta)
-    density = np.exp(-eta * eta / 2.0) / np.sqrt(2.0 * np.pi)
-    gain = np.bincount(day, met * density * slope, days)
-    noise = np.bincount(day, met * p * (1.0 - p), days)
-    surplus = np.bincount(day, above - met * p, days)
-    known = gain > 1.0
-    divisor = np.where(known, gain, 1.0)
-    return np.where(known, surplus / divisor, np.nan), np.where(known, divisor**2 / np.maximum(noise, 1e-9), 0.0)
+    """Return each day's shift of the level (D,), the most likely one for itself, and its precision."""
+    shift = np.zeros(days)
+    for _ in range(_SHIFT_STEPS):
+        z = np.clip(eta + slope * shift[day], -6.0, 6.0)
+        p = np.clip(normal_cdf(z), 1e-9, 1.0 - 1e-9)
+        gain = slope * normal_density(z)
+        information = np.bincount(day, met * gain**2 / (p * (1.0 - p)), days)
+        score = np.bincount(day, (above - met * p) * gain / (p * (1.0 - p)), days)
+        shift = np.clip(
+            shift + np.clip(score / np.maximum(information, 1.0), -0.5, 0.5), -_LARGEST_SHIFT, _LARGEST_SHIFT
+        )
+    known = (information > 1.0) & (np.abs(shift) < _LARGEST_SHIFT)
+    return np.where(known, shift, np.nan), np.where(known, information, 0.0)
 
 
 def _participation(ads: AdHistory, group: Ints, groups: int) -> tuple[Floats, Floats]:
-    """Return the share of auctions in which each rival takes part, and its error: (G, M) each; days are clusters."""
+    """Return the share of auctions in which each rival takes part, and its error: (G, M) each.
+
+    Days are clusters, few in a group: hence Student's factor, and never less than the error of as many single auctions.
+    """
     met, auctions = ads.met.sum(axis=1), ads.auctions.sum(axis=1)
     value, error = np.zeros((groups, met.shape[1])), np.zeros((groups, met.shape[1]))
     for g in range(groups):
-        days = group == g
+        days = (group == g) & (np.nan_to_num(auctions) > 0.0)
         for r in range(met.shape[1]):
-            value[g, r], error[g, r] = ratio_of_totals(met[days, r], auctions[days])
+            share, found = ratio_of_totals(met[days, r], auctions[days])
+            least = np.sqrt(max(share * (1.0 - share), 0.0) / max(auctions[days].sum(), 1.0))
+            value[g, r], error[g, r] = share, max(found, least) * student_factor(int(days.sum()) - 1)
     return value, error
 
 
@@ -222,11 +269,13 @@ def _describe_landscape(
     campaigns: Mapping[str, Campaign],
     drift: float,
     centre: Floats,
+    moved: Mapping[int, Fit],
 ) -> Landscape:
     """Return group g as a landscape; a rival's shading in first-price auctions is taken out of its level there.
 
     drift: variance of the common drift of levels, which a level cannot be told from.
-    centre: (J,) mean effect of the hours on log bids, which is taken out of the level too.
+    centre: (J,) mean effect of the hours on log bids, which is taken out of the level too, as is `moved`: what
+    reactions added on the mean of each group's days (G,).
     """
     first = _first_price(ads, campaigns)
     share, levels = {}, {}
@@ -238,9 +287,12 @@ def _describe_landscape(
         errors = b.levels.errors.reshape(b.groups, -1)[g]
         levels[ads.rivals[r]] = {
             c: Estimate.from_error(
-                b.level[g, j] - first[j] * shading[r].value - centre[j],
+                b.level[g, j] - first[j] * shading[r].value - centre[j] - moved[r].values[g],
                 np.sqrt(
-                    errors[j] ** 2 + drift + (first[j] * (shading[r].high - shading[r].low) / (2.0 * Estimate.z())) ** 2
+                    errors[j] ** 2
+                    + drift
+                    + moved[r].errors[g] ** 2
+                    + (first[j] * (shading[r].high - shading[r].low) / (2.0 * Estimate.z())) ** 2
                 ),
                 "linear",
                 count=met,
@@ -259,34 +311,54 @@ class _Reactions:
     rest: dict[int, Floats]
 
 
-def _fit_reactions(ads: AdHistory, bidding: Mapping[int, _Bidding], our_shock: Floats, period: Ints) -> _Reactions:
+def _fit_reactions(
+    ads: AdHistory, bidding: Mapping[int, _Bidding], our_shock: Floats, group: Ints, groups: int
+) -> _Reactions:
     """Fit each rival's response to our bid of the day before, and the PID pacing of its own spend.
 
-    `our_shock` (D,) is our log bid less its mean. The other rivals' remaining shifts on the same day stand for
-    whatever moves the whole market, which would otherwise pass for the rival's own reaction. So each rival's reaction
-    depends on those of the others, and a few rounds settle them. Periods are clusters: what is left drifts for days.
+    `our_shock` (D,) is our log bid less its mean. Our bids vary by themselves, so the response needs nothing else. What
+    a rival spends also depends on whatever moves the whole market, which would pass for pacing: for its gains, the
+    other rivals' remaining shifts on the same day stand for that. So the gains of each rival depend on those of the
+    others, and a few rounds settle them. A landscape has a level of its own: only differences within it count.
     """
-    fits: dict[int, Fit] = {}
+    own_levels, later = dummies(group, groups), np.arange(ads.days) > 0
     rest = {r: np.nan_to_num(b.shift) for r, b in bidding.items()}
+    fits: dict[int, Fit] = {}
+
+    def fit(r: int, columns: list[Floats]) -> Fit:
+        b, causes = bidding[r], _causes(ads, bidding[r], r, our_shock, group)
+        x = np.column_stack([own_levels, causes, *columns])
+        known = np.isfinite(b.shift) & later
+        found = fit_linear(x[known], b.shift[known], b.precision[known], np.arange(int(known.sum())))
+        wide = student_factor(int(known.sum()) - x.shape[1]) ** 2
+        chosen = found.combine(np.eye(causes.shape[1], x.shape[1], groups))
+        return Fit(chosen.values, chosen.covariance * wide)
+
+    alone = {r: fit(r, []) for r in bidding}
     for _ in range(_REACTION_ROUNDS):
         for r, b in bidding.items():
-            common = _pooled_shift(bidding, rest, without=r)[0]
-            causes = _causes(ads, b, r, our_shock)
-            x = np.column_stack([np.ones(ads.days), causes, common])
-            known = np.isfinite(b.shift) & (np.arange(ads.days) > 0)
-            fit = fit_linear(x[known], b.shift[known], b.precision[known], period[known])
-            fits[r] = fit.combine(np.eye(4, x.shape[1], 1))
-            rest[r] = np.nan_to_num(b.shift - causes @ fits[r].values)
+            beside = fit(r, [_pooled_shift(bidding, rest, without=r)[0]])
+            values, covariance = beside.values.copy(), beside.covariance.copy()
+            values[0], covariance[0], covariance[:, 0] = alone[r].values[0], 0.0, 0.0
+            covariance[0, 0] = alone[r].covariance[0, 0]
+            fits[r] = Fit(values, covariance)
+            rest[r] = np.nan_to_num(b.shift - _causes(ads, b, r, our_shock, group) @ values)
     return _Reactions(fits, rest)
 
 
-def _causes(ads: AdHistory, b: _Bidding, r: int, our_shock: Floats) -> Floats:
-    """Return (D, 4), all of the day before: the shock of our bid, the rival's spend error, its sum and its change."""
-    spend = ads.met[:, :, r].sum(axis=1) * np.exp(np.nan_to_num(b.shift))
-    mean = np.cumsum(spend) / np.arange(1, ads.days + 1)
-    error = 1.0 - spend / np.maximum(mean, 1e-9)
-    columns = np.column_stack([our_shock, error, np.cumsum(error), np.diff(error, prepend=0.0)])
-    return np.vstack([np.zeros(4), columns[:-1]])
+def _causes(ads: AdHistory, b: _Bidding, r: int, our_shock: Floats, group: Ints) -> Floats:
+    """Return (D, 4), all of the day before: the shock of our bid, the rival's spend error, its sum and its change.
+
+    Spend is what the rival offers where it is shown. Without its impression share nobody knows that: (D, 1).
+    """
+    columns = our_shock[:, None]
+    if np.isfinite(ads.rival_shown).any():
+        offered = np.exp(b.level[group] + np.nan_to_num(b.shift)[:, None])
+        spend = (ads.rival_shown[:, :, r] * offered).sum(axis=1)
+        mean = np.cumsum(spend) / np.arange(1, ads.days + 1)
+        error = 1.0 - spend / np.maximum(mean, 1e-9)
+        columns = np.column_stack([our_shock, error, np.cumsum(error), np.diff(error, prepend=0.0)])
+    return np.vstack([np.zeros(columns.shape[1]), columns[:-1]])
 
 
 def _pooled_shift(
@@ -303,7 +375,11 @@ def _describe_competitor(ads: AdHistory, b: _Bidding, r: int, shade: Estimate, r
     causes = (
         "our bid of the day before", "yesterday's spend error", "summed spend error", "change of spend error",
     )  # fmt: skip
-    gains = [reaction.estimate(i, count=ads.days, source=f"daily level on {cause}") for i, cause in enumerate(causes)]
+    unknown = Estimate.zero(0, "cannot be discovered without the rival's impression share: assumed none")
+    gains = [
+        reaction.estimate(i, count=ads.days, source=f"daily level on {cause}") if i < len(reaction.values) else unknown
+        for i, cause in enumerate(causes)
+    ]
     spread = b.log_spread.log_estimate(0, count=ads.met[:, :, r].sum(), source="slope of the probit in our bid")
     return Competitor(spread, shade, gains[0], tuple(gains[1:]))
 
@@ -331,6 +407,12 @@ def _fit_shading(
     }
 
 
+def _group_means(columns: Floats, group: Ints, groups: int) -> Floats:
+    """Return the means (G, p) of columns (D, p) over the days of each group."""
+    member = dummies(group, groups)
+    return np.asarray(member.T @ columns / np.maximum(member.sum(axis=0), 1.0)[:, None])
+
+
 def _mean_hour_price(ads: AdHistory, hours: Fit | None) -> Floats:
     """Return the mean effect (J,) of the hours of a day on log bids, over the auctions of each campaign."""
     count = len(ads.campaigns)
@@ -343,16 +425,28 @@ def _mean_hour_price(ads: AdHistory, hours: Fit | None) -> Floats:
     return np.asarray((share * waves).sum(axis=0))
 
 
-def _drift(by_period: Mapping[int, _Bidding], landscape: Ints) -> float:
-    """Return the variance of a landscape's levels by a common drift: that between the periods of one landscape.
+def _drift(shift: Floats, noise: Floats, group: Ints, groups: int) -> Floats:
+    """Return the variance (G,) of each landscape's mean of a drift that all levels share.
 
-    The drift of one week goes on in the next, so more weeks of a landscape hardly reduce it.
+    The daily common shift (D,), known up to `noise` (D,), is a level of its landscape and a drift that keeps a share of
+    itself from one day to the next, and noise. How much it keeps, its steps and the noise are averaged over their
+    restricted likelihood: few days tell none of them well, and more days hardly reduce the mean of a slow drift.
     """
-    common = np.mean([fit.level.mean(axis=1) for fit in by_period.values()], axis=0)  # (Q,)
-    groups = int(landscape.max()) + 1
-    means = np.bincount(landscape, common, groups) / np.bincount(landscape, minlength=groups)
-    free = len(landscape) - groups
-    return float(((common - means[landscape]) ** 2).sum() / free) if free > 0 else 0.0
+    levels, days = dummies(group, groups), np.arange(len(shift))
+    levels = levels[:, levels.any(axis=0)]
+    mean = dummies(group, groups) / np.maximum(np.bincount(group, minlength=groups), 1)
+    gap = np.abs(days[:, None] - days)
+    likelihoods, variances = [], []
+    for memory, step, other in product(_MEMORIES, _STEPS_OF_DRIFT, _OTHER_NOISE):
+        drift = step**2 / (1.0 - memory**2) * memory**gap
+        inverse = np.linalg.inv(drift + np.diag(noise + other**2 + 1e-6))
+        inner = levels.T @ inverse @ levels
+        rest = shift - levels @ np.linalg.solve(inner, levels.T @ inverse @ shift)
+        _, size = np.linalg.slogdet(inverse)
+        likelihoods.append(0.5 * (size - np.linalg.slogdet(inner)[1] - rest @ inverse @ rest))
+        variances.append(np.einsum("dg,de,eg->g", mean, drift, mean))
+    share = np.exp(np.array(likelihoods) - max(likelihoods))
+    return np.asarray(share @ np.array(variances) / share.sum())
 
 
 def _volatility(bidding: Mapping[int, _Bidding], rest: Mapping[int, Floats], group: Ints) -> Estimate:

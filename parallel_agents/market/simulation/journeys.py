@@ -79,6 +79,7 @@ def click(p: Parameters, s: State, o: Outcome, c: Click, rule: int) -> None:
         o.superseded[w, 1] += s.value[user]
         last = int(s.touch[user, int(s.touches[user]) - 1]) // p.mechanism.shape[1]
         _count_caused(p, o, last, w, user, -1.0, -s.value[user])
+        o.expected[last, w] -= 1.0
         _remove_pending(s, w, user, steps)
     _remember_click(s, user, c.bidder * p.mechanism.shape[1] + c.campaign)
     visit = min(s.visits[user], 2)
@@ -88,7 +89,9 @@ def click(p: Parameters, s: State, o: Outcome, c: Click, rule: int) -> None:
     lift = 1.0 + p.interest_lift[w] * (p.user_interest[user] - p.interest[w, k])
     rate = p.base[w, k] * p.channel_factor[w, c.campaign] * p.device_factor[w, p.user_device[user]]
     rate *= p.visit_factor[w, visit] * p.hour_factor[w, c.step, c.campaign]
-    if c.converts >= rate * max(lift, 0.0):
+    rate *= max(lift, 0.0)
+    o.expected[c.bidder, w] += min(rate, 1.0)
+    if c.converts >= rate:
         return
     delay, value = schedule_purchase(p, o, w, k, c.delay, c.value)
     s.value[user] = value

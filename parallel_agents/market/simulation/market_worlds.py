@@ -42,8 +42,8 @@ _MAX_OFFERS = 2**12  # bidders × campaigns
 _AUCTIONS_PER_THREAD = 1_000  # take about 0.25 ms; waking a thread takes about 0.1 ms
 _COMMON = (
     "progress", "hour_sin", "hour_cos", "week_sin", "week_cos", "volume", "log_budget", "log_target", "budget_left",
-    "ahead_of_pace", "cost_over_target", "win_rate", "click_rate", "log_clicks", "log_conversions", "return_on_cost",
-    "step_credit", "step_cost",
+    "ahead_of_pace", "pace", "pressure", "cost_over_target", "win_rate", "click_rate", "log_clicks", "log_conversions",
+    "return_on_cost", "step_credit", "step_cost",
 )  # fmt: skip
 _PER_CAMPAIGN = ("last_bid", "win_rate", "price", "log_clicks", "log_conversions")
 _PER_CREATIVE = ("freshness", "click_rate")
@@ -136,7 +136,7 @@ class MarketWorlds:
         """Begin an episode and return the first observations; the same epoch always has the same random numbers."""
         if epoch < 0:
             raise ConfigError(f"epoch {epoch} is negative: epochs count from 0")
-        reset_state(self.state)
+        reset_state(self.parameters, self.state)
         for array in (*self.last, *self.total):
             array[...] = 0.0
         self._draw_goals(epoch)
@@ -189,12 +189,13 @@ class MarketWorlds:
         self._step += 1
         return np.asarray(self.last.caused[:, :, 1] - self.last.cost.sum(axis=2))
 
-    def score(self) -> Floats:
+    def score(self, *, expected: bool = False) -> Floats:
         """Return the score (N, W) of the episode so far: acquisitions × min(1, (target / cost of one)²).
 
         Acquisitions are those that the clicks so far lead to, those on their way included.
+        expected: count every click with its probability of a purchase; the noise of single purchases is left out.
         """
-        bought = np.maximum(self.total.caused[:, :, 0], 0.0)
+        bought = np.maximum(self.total.expected if expected else self.total.caused[:, :, 0], 0.0)
         aimed_at = self.parameters.target * bought / np.maximum(self.total.cost.sum(axis=2), 1e-12)
         return np.asarray(bought * np.minimum(1.0, aimed_at) ** 2)
 
@@ -290,20 +291,22 @@ def _observe(p: Parameters, s: State, last: Outcome, total: Outcome, t: int, out
             row[6], row[7] = math.log(budget / expected), math.log(target)
             row[8] = 1.0 - spent / budget
             row[9] = spent / budget - t / steps
-            row[10] = math.log((1.0 + spent / target) / (1.0 + bought))
-            row[11] = _ratio(impressions, held)
-            row[12] = _ratio(last.clicks[n, w].sum(), impressions)
-            row[13] = math.log1p(total.clicks[n, w].sum())
-            row[14] = math.log1p(bought)
-            row[15] = math.log1p(_ratio(credit, spent))
-            row[16] = math.log1p(steps * last.credits[n, w].sum() / budget)
-            row[17] = steps * last.cost[n, w].sum() / budget
-            place = 18
+            row[10] = s.pace[n, w]
+            row[11] = math.log((0.01 + max(row[8], 0.0)) / (0.01 + p.auctions[w, now:].sum() / expected))
+            row[12] = math.log((1.0 + spent / target) / (1.0 + bought))
+            row[13] = _ratio(impressions, held)
+            row[14] = _ratio(last.clicks[n, w].sum(), impressions)
+            row[15] = math.log1p(total.clicks[n, w].sum())
+            row[16] = math.log1p(bought)
+            row[17] = math.log1p(_ratio(credit, spent))
+            row[18] = math.log1p(steps * last.credits[n, w].sum() / budget)
+            row[19] = steps * last.cost[n, w].sum() / budget
+            place = 20
             for j in range(campaigns):
                 row[place] = s.alpha[n, w, j]
                 row[place + 1] = _ratio(last.impressions[n, w, j], last.auctions[w, j])
                 price = _ratio(total.cost[n, w, j], total.clicks[n, w, j])
-                row[place + 2] = price / p.predicted_value[w, j]
+                row[place + 2] = math.log(0.01 + price / p.predicted_value[w, j])
                 row[place + 3] = math.log1p(total.clicks[n, w, j])
                 row[place + 4] = math.log1p(total.conversions[n, w, j])
                 place += 5

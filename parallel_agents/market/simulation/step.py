@@ -36,6 +36,9 @@ from parallel_agents.market.simulation.world_arrays import Outcome, Parameters, 
 
 Floats = NDArray[np.float64]
 
+_PACE_GAIN = 0.4
+_PACE_ABOVE = 0.5
+_LEAST_PACE = math.log(0.005)
 _LANE_BITS = np.uint64(21)
 _LANE_MASK = np.uint64((1 << 21) - 1)
 _LANE_SCALE = 1.0 / (1 << 21)
@@ -71,8 +74,10 @@ class _Rivals(NamedTuple):
 
 
 @njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
-def reset_state(s: State) -> None:
-    """Set all worlds back to the beginning of an episode."""
+def reset_state(p: Parameters, s: State) -> None:
+    """Set all worlds back to the beginning of an episode; the first pace is the usual bids over their values."""
+    for w in range(len(p.budget)):
+        s.pace[:, w] = (p.usual_bid[w] - np.log(p.predicted_value[w])).mean()
     for array in (s.spent, s.shift, s.step_spend, s.recent_spend, s.mean_spend, s.total_error, s.last_error):
         array[:] = 0.0
     for array in (s.shown, s.clicked, s.alpha):
@@ -238,8 +243,24 @@ def step_worlds(p: Parameters, s: State, o: Outcome, x: StepInputs, low: int, hi
             )
         o.crisis_auctions[w] += crisis_auctions
         _react(p, s, w, held)
+        _pace(p, s, o, w, t)
         if t + 1 == p.auctions.shape[1]:
             deliver_rest(p, s, o, w, x.rule)
+
+
+@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+def _pace(p: Parameters, s: State, o: Outcome, w: int, t: int) -> None:
+    """Move every bidder's pace by the log of what should have been spent over what was.
+
+    It never gets far above what was bid, so that it is of use again as soon as a bidder follows it.
+    """
+    share = p.auctions[w, t] / p.auctions[w, t:].sum()
+    for n in range(len(s.spent)):
+        cost = o.cost[n, w].sum()
+        due = max((p.budget[w] - s.spent[n, w] + cost) * share, 1e-9)
+        error = math.log(1.2 * due / (cost + 0.2 * due))
+        pace = s.pace[n, w] + _PACE_GAIN * min(max(error, -1.0), 1.0)
+        s.pace[n, w] = max(min(pace, s.alpha[n, w].mean() + _PACE_ABOVE), _LEAST_PACE)
 
 
 @njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]

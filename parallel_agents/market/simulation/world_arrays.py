@@ -106,6 +106,7 @@ class State(NamedTuple):
     spent: Floats  # (N, W)
     shown: Floats  # (N, W, C) impressions by creative
     clicked: Floats  # (N, W, C) clicks by creative
+    pace: Floats  # (N, W) log alpha that would spend the budget evenly, moved after every step
     alpha: Floats  # (N, W, J) log of the last bid over the predicted value, 0 before the first
     drift: Floats  # (W,) common change of the rivals' log bids
     shift: Floats  # (W, M) change of a rival's log bid: response and pacing
@@ -137,6 +138,7 @@ class Outcome(NamedTuple):
     crisis_credits: Floats  # (N, W) the part of it from crisis parents
     conversions: Floats  # (N, W, J) by last click
     caused: Floats  # (N, W, 3) purchases that clicks of this step lead to: number, value, value from crisis parents
+    expected: Floats  # (N, W) the number of these purchases with the probability of each click in place of its draw
     scheduled: Floats  # (W, 2) number and value of purchases that were scheduled
     superseded: Floats  # (W, 2) of those replaced because of a newer click
     delivered: Floats  # (W, 2) of those that arrived
@@ -292,6 +294,7 @@ def empty_state(p: Parameters, bidders: int) -> State:
         spent=np.zeros(per_bidder),
         shown=np.zeros((*per_bidder, creatives)),
         clicked=np.zeros((*per_bidder, creatives)),
+        pace=np.zeros(per_bidder),
         alpha=np.zeros((*per_bidder, campaigns)),
         drift=np.zeros(worlds),
         shift=np.zeros(per_rival),
@@ -317,6 +320,10 @@ def empty_outcome(p: Parameters, bidders: int) -> Outcome:
     """Return the outcome of no step: zeros."""
     worlds, campaigns = p.mechanism.shape
     shapes: dict[str, tuple[int, ...]] = {"auctions": (worlds, campaigns), "crisis_auctions": (worlds,)}
-    shapes |= {"crisis_credits": (bidders, worlds), "caused": (bidders, worlds, 3)}
+    shapes |= {
+        "crisis_credits": (bidders, worlds),
+        "caused": (bidders, worlds, 3),
+        "expected": (bidders, worlds),
+    }
     shapes |= dict.fromkeys(("scheduled", "superseded", "delivered"), (worlds, 2))
     return Outcome(*(np.zeros(shapes.get(name, (bidders, worlds, campaigns))) for name in Outcome._fields))

@@ -65,7 +65,7 @@ def test_agents_of_other_libraries_are_updated_and_others_refused(patterns):
 
 def test_resumed_training_equals_uninterrupted_training(patterns, tmp_path):
     def agent() -> ExternalUpdateAgent:
-        return ExternalUpdateAgent(DQN((46,), 28, hidden=(8,)))
+        return ExternalUpdateAgent(DQN((48,), 28, hidden=(8,)))
 
     whole, part, rest = agent(), agent(), agent()
     options = {"adapt_every": 2, "checkpoint_every": 2}

@@ -63,7 +63,7 @@ def test_a_hundred_worlds_are_simulated_together(patterns):
     assert [step for _, step in calls] == [t for t in range(6) for _ in range(100)]
 
 
-@pytest.mark.parametrize("agent", [Fixed(), ExternalUpdateAgent(DQN((46,), 28, hidden=(8,)))])
+@pytest.mark.parametrize("agent", [Fixed(), ExternalUpdateAgent(DQN((48,), 28, hidden=(8,)))])
 def test_results_do_not_depend_on_the_number_of_concurrent_worlds(patterns, agent):
     episodes = {}
     for concurrent, threads in ((1, 1), (5, 1), (100, 2)):

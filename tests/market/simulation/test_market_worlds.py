@@ -206,6 +206,42 @@ def test_the_score_counts_acquisitions_and_their_cost_against_the_target():
         assert market.score()[0, 0] == market.total.caused[0, 0, 0]
 
 
+def test_expected_purchases_have_the_mean_of_real_ones_and_less_noise():
+    expected, real = [], []
+    world = plain_world(conversion_dynamics__base=np.full(1, 0.1))
+    with MarketWorlds([world], threads=1, budget=1e6, target=1e3, auctions_per_step=100) as market:
+        for epoch in range(60):
+            market.reset(epoch)
+            while not market.done:
+                market.step(np.exp(market.parameters.usual_bid)[None] * 3.0)
+            expected.append(market.total.expected[0, 0])
+            real.append(market.total.caused[0, 0, 0])
+            assert market.score(expected=True)[0, 0] == pytest.approx(expected[-1])
+    error = np.std(np.array(expected) - real) / np.sqrt(len(real))
+    assert abs(np.mean(expected) - np.mean(real)) < 4.0 * error
+    assert np.mean(real) > 5.0
+    assert np.std(expected) < 0.8 * np.std(real)
+
+
+def test_a_bidder_that_follows_its_pace_spends_its_budget_evenly():
+    """From bids far too low or too high, the spend of the second half comes near half of the budget."""
+    options = {"threads": 1, "auctions_per_step": 200}
+    with MarketWorlds([plain_world()], budget=1e6, **options) as market:
+        play(market, factor=3.0)
+        budget = float(market.total.cost.sum()) / 3.0
+    for factor in (0.2, 3.0):
+        with MarketWorlds([plain_world()], budget=budget, **options) as market:
+            market.reset(0)
+            market.state.pace[...] += np.log(factor)
+            halves = [0.0, 0.0]
+            while not market.done:
+                half = 2 * market.step_number // market.steps
+                market.step(np.exp(market.state.pace)[..., None] * market.parameters.predicted_value)
+                halves[half] += float(market.last.cost.sum())
+        assert sum(halves) > 0.8 * budget
+        assert 0.25 * budget < halves[1] < 0.75 * budget
+
+
 def test_hours_change_prices_and_conversion_and_segments_prefer_creatives():
     def outcome(**parts) -> tuple[float, float, float]:
         with MarketWorlds([plain_world(**parts)], threads=1, budget=1e6, auctions_per_step=200) as market:
