@@ -202,7 +202,7 @@ class Run:
     @property
     def fingerprint(self) -> dict[str, str]:
         """What the bytes of this run depend on beside the program."""
-        portable = not self.group.standalone and all(stack.portable for stack in self.group.stacks)
+        portable = not self.group.standalone and all(stack.native for stack in self.group.stacks)
         return numerics.fingerprint(self.plan.device, portable=portable)
 
     # -- running ---------------------------------------------------------------------------------------------

@@ -121,11 +121,6 @@ class Stack:
         return len(self.models)
 
     @property
-    def portable(self) -> bool:
-        """True if the bytes are the same on every machine. Shares of event classes are computed with numpy's powers."""
-        return self.native and not getattr(self.spec, "importance", False)
-
-    @property
     def native(self) -> bool:
         """True where compiled kernels compute the rounds: an agent's bytes do not depend on the others."""
         return is_native(self.learner)

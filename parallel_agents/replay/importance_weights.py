@@ -32,6 +32,7 @@ from numpy.typing import ArrayLike
 from parallel_agents.core.compiled import njit
 from parallel_agents.core.errors import ConfigError, ContractError, NonFiniteError, ShapeError
 from parallel_agents.core.types import Floats, Ints
+from parallel_agents.kernels.functions import power, powers
 
 _ROUNDING = 1e-12
 
@@ -59,7 +60,7 @@ def batch_shares(
     if not np.all((strengths > 0) & (strengths < np.inf)):
         raise ConfigError(f"multipliers {strengths.tolist()} hold one that is not positive and finite")
     # Relative to the largest: equal multipliers are then exactly 1 and leave the natural shares bit for bit.
-    shares = _normalised(shares * (strengths / strengths.max()) ** (alpha / temperature))
+    shares = _normalised(shares * powers(strengths / strengths.max(), alpha / temperature))
     if shares[rare] > 0.0:
         if target is not None:
             return with_share(shares, rare, target)
@@ -108,7 +109,8 @@ def corrections(ratio: ArrayLike, beta: float, *, limit: float | None = None) ->
 
     The smallest N P in a buffer has the largest weight; divided by that, weights lie in (0, 1].
     """
-    weights = np.asarray(ratio, np.float64) ** -beta
+    ratios = np.asarray(ratio, np.float64)
+    weights: Floats = powers(ratios.reshape(-1), -beta).reshape(ratios.shape)
     return weights if limit is None else np.minimum(weights, limit)
 
 
@@ -131,14 +133,14 @@ def weigh(
     that the limit cut off, and the effective sample size (Kish 1965).
     """
     even = len(density) == 0
-    full = ratios**-beta  # once per class, not once per row
+    full = powers(ratios, -beta)  # once per class, not once per row
     largest = 0.0
     for k in range(len(full)):
-        largest = max(largest, full[k] if even else (ratios[k] * least[k]) ** -beta)
+        largest = max(largest, full[k] if even else power(ratios[k] * least[k], -beta))
     scale = 1.0 / min(largest, limit) if normalise else 1.0
     cut, total, squares = 0.0, 0.0, 0.0
     for i in range(len(classes)):
-        weight = full[classes[i]] if even else (ratios[classes[i]] * density[i]) ** -beta
+        weight = full[classes[i]] if even else power(ratios[classes[i]] * density[i], -beta)
         kept = min(weight, limit)
         cut += weight - kept
         weights[i] = scale * kept

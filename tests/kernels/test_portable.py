@@ -125,6 +125,7 @@ RUNS: dict[str, Callable[[], str]] = {
     "treasure hunt, dqn": partial(run_digest, TreasureHunt, "dqn"),
     "coins, ppo": partial(run_digest, Coins, "ppo"),
     "stag hunt, iqn": partial(run_digest, StagHunt, "iqn"),
+    "treasure hunt, dqn by event class": partial(run_digest, TreasureHunt, "dqn", importance={"beta": 0.4}),
 }
 
 
