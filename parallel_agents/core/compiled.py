@@ -32,8 +32,8 @@ from numba.core import event
 
 HEAD, MARK = "kernels-", "in_use"
 """Start of every folder's name, and the file in it whose lock says that a process uses the folder."""
-KEPT = 4
-"""Number of newest folders that are kept, so that a few checkouts or branches can be used in turn."""
+KEPT = 12
+"""Number of newest folders that are kept, so that several checkouts and branches can be used in turn."""
 _IMPORT = re.compile(r"^from (parallel_agents[\w.]*) import (\([^)]*\)|.*)", re.MULTILINE)
 _held: list[int] = []
 """Descriptors of the locks that mark folders as in use; open until this process ends."""
