@@ -75,6 +75,7 @@ def study(seed: int) -> list[dict[str, Any]]:
 if __name__ == "__main__":
     target = Path(__file__).parent / "results" / "order_compliance.json"
     for number in [int(word) for word in sys.argv[1:]] or [0]:
+        measured = study(number)
         earlier = json.loads(target.read_text())["rows"] if target.exists() else []
         kept = [row for row in earlier if row["seed"] != number]
-        target.write_text(json.dumps({**provenance(), "rows": kept + study(number)}, indent=1) + "\n")
+        target.write_text(json.dumps({**provenance(), "rows": kept + measured}, indent=1) + "\n")

@@ -52,7 +52,7 @@ class Replay(_Command):
 
 @dataclass(frozen=True)
 class Train(_Game):
-    """Train a defender over all 145 actions; with --order, one that repairs in an order.
+    """Train a defender; with --order, one that repairs in an order.
 
     Example: parallel-agents workflow train --version leaderboard --epochs 200 --out runs/defender
     """
@@ -62,9 +62,9 @@ class Train(_Game):
     red: tuple[Red, ...] = ("B_line", "Meander")
     """Attackers; worlds take them in turn."""
     epochs: int | None = None
-    """Epochs (episodes of every world); by default 2000, and 50 with --order."""
+    """Epochs (episodes of every world); by default 800, and 50 with --order."""
     worlds: int | None = None
-    """Worlds side by side; by default 64, and 25 with --order."""
+    """Worlds side by side; by default 128, and 25 with --order."""
     seeds: int | None = None
     """Replicas with successive seeds in the same stacks, which `evaluate` scores as an ensemble (without --order)."""
     rule: Annotated[Rule | None, tyro.conf.arg(help=_RULE)] = None

@@ -168,10 +168,11 @@ class TrainedDefender:
         members = models if isinstance(models, Sequence) else [models]
         code = np.zeros(0, np.float32) if order is None else encode(order)
         self._code = np.broadcast_to(code, (worlds.n_worlds, len(code)))
-        sizes = {math.prod(model.spec.observation) - len(code) for model in members}
-        if len(sizes) > 1:
-            raise ConfigError(f"these models read {sorted(sizes)} columns: an ensemble's members must read the same")
-        self._history = History(worlds.n_worlds, worlds.rules, sizes.pop())
+        shapes = {(math.prod(m.spec.observation) - len(code), m.spec.actions or sc.N_ACTIONS) for m in members}
+        if len(shapes) > 1:
+            raise ConfigError(f"these models have {sorted(shapes)} inputs and choices: an ensemble's must be the same")
+        size, self._n_choices = shapes.pop()
+        self._history = History(worlds.n_worlds, worlds.rules, size)
         self._members = []
         for model in members:
             inference = Inference(model.spec.network, 1, worlds.n_worlds, together=True)
@@ -184,11 +185,11 @@ class TrainedDefender:
             features = self._history.update(self._actions, observations)
         else:
             features = self._history.reset(observations)
-        self._turn, self._actions = turn, self.likeliest(features)
+        self._turn, self._actions = turn, self._history.actions(self.likeliest(features), self._n_choices)
         return self._actions
 
     def likeliest(self, features: Array) -> NDArray[np.int64]:
-        """Return the likeliest actions (W,) for rows of features (W, size)."""
+        """Return the likeliest choices (W,) for rows of features (W, size)."""
         inputs = np.concatenate([features, self._code], axis=1)[None]
         logits = [member.forward(inputs)[0][:, :-1] for member in self._members]  # the last column is the value
         if len(logits) == 1:

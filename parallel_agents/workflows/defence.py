@@ -4,7 +4,7 @@
 
 `world.red` names the attackers. Worlds take them in turn, so that one defender learns against all of them; it does not
 know which one it faces. With `world.history` the defender reads features of the past (`network.observations`) beside
-the 52 bits. It chooses among all 145 actions.
+the 52 bits. It chooses among the 45 `CHOICES` of that module, or with `world.all_actions` among all 145 actions.
 
 The challenge adds up the returns of the first 30, 50 and 100 turns, so that a turn counts three times, twice or once.
 `world.turn_weights` multiplies rewards by these weights (scaled to mean 1), and the last turn really ends the episode:
@@ -24,7 +24,7 @@ from parallel_agents.core.errors import ConfigError
 from parallel_agents.core.types import Array
 from parallel_agents.env import Agent, ParallelEnvironment
 from parallel_agents.workflows.network import NetworkWorlds, Quirks
-from parallel_agents.workflows.network.observations import HISTORY_SIZE, History
+from parallel_agents.workflows.network.observations import CHOICES, HISTORY_SIZE, History
 from parallel_agents.workflows.network.quirks import version_quirks
 from parallel_agents.workflows.network.scenario import LENGTHS, N_ACTIONS, OBSERVATION_SIZE
 from parallel_agents.workflows.pictures import NetworkRecorder
@@ -39,7 +39,7 @@ class NetworkDefence(ParallelEnvironment):
     """
 
     default_config = {
-        "experiment": {"epochs": 2000, "max_turns": 100, "worlds": 64},
+        "experiment": {"epochs": 800, "max_turns": 100, "worlds": 128},
         "world": {
             "red": ("B_line", "Meander"),
             "version": "head",
@@ -47,15 +47,18 @@ class NetworkDefence(ParallelEnvironment):
             "green": False,
             "late_start": 0,
             "history": True,
+            "all_actions": False,
             "turn_weights": False,
             "weights": None,
         },
         "model": {
             "algorithm": "ppo",
-            "hidden": (128, 128),
+            "hidden": (64, 64),
+            "n_epochs": 3,
+            "n_minibatches": 8,
             "lr": 0.001,
             "lr_final": 0.0001,
-            "lr_updates": 32_000,  # 2000 epochs of 16 updates
+            "lr_updates": 19_200,  # 800 epochs of 24 updates
             "ent_coef": 0.01,
         },
         "parallel": {"train_interval": 1, "policy_lag": 0},
@@ -71,7 +74,7 @@ class NetworkDefence(ParallelEnvironment):
     def setup_agents(self) -> None:
         """Create the worlds and one defender."""
         options = dict(self.config.world)
-        for name in ("history", "turn_weights"):
+        for name in ("history", "all_actions", "turn_weights"):
             if not isinstance(options[name], bool):
                 raise ConfigError(f"world.{name} is {options[name]!r}: say true or false")
         red = options["red"] if isinstance(options["red"], list | tuple) else (options["red"],)
@@ -94,7 +97,8 @@ class NetworkDefence(ParallelEnvironment):
         turns = np.arange(self.worlds.steps)
         counted = (turns[:, None] < np.array(LENGTHS)).sum(axis=1) if options["turn_weights"] else np.ones(len(turns))
         self._turn_weights = counted / max(counted.mean(), 1e-9)
-        self.agents = [Agent(model=self.make_model((size,), N_ACTIONS), name="defender")]
+        self._n_choices = N_ACTIONS if options["all_actions"] else len(CHOICES)
+        self.agents = [Agent(model=self.make_model((size,), self._n_choices), name="defender")]
         if options["weights"] is not None:
             self.agents[0].model.load_weights(options["weights"])
 
@@ -110,10 +114,11 @@ class NetworkDefence(ParallelEnvironment):
     def apply_actions(self, actions: Array) -> Array:
         """Play one turn of every world; return rewards (1, W)."""
         weight = self._turn_weights[self.worlds.turn]
-        bits, rewards, _ = self.worlds.step(actions[0])
+        chosen = self._history.actions(actions[0], self._n_choices)
+        bits, rewards, _ = self.worlds.step(chosen)
         if self.recorder is not None:
-            self.recorder.capture(actions[0], rewards)
-        self._observations = self._history.update(actions[0], bits)[None]
+            self.recorder.capture(chosen, rewards)
+        self._observations = self._history.update(chosen, bits)[None]
         return np.asarray(weight * rewards)[None]
 
     def dones(self) -> tuple[Array, Array] | None:

@@ -265,5 +265,8 @@ def test_an_ensemble_takes_the_action_with_the_highest_mean_probability() -> Non
         probabilities = probabilities + np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
     np.testing.assert_array_equal(TrainedDefender(models, worlds).likeliest(features), probabilities.argmax(axis=1))
     other = NetworkDefence(config={**config, "world": {"history": False}}).agents[0].model
-    with pytest.raises(ConfigError, match=r"these models read \[52, 198\] columns"):
+    with pytest.raises(ConfigError, match=r"these models have \[\(52, 45\), \(198, 45\)\] inputs and choices"):
         TrainedDefender([*models, other], worlds)
+    many = NetworkDefence(config={**config, "world": {"all_actions": True}}).agents[0].model
+    with pytest.raises(ConfigError, match=r"these models have \[\(198, 45\), \(198, 145\)\] inputs and choices"):
+        TrainedDefender([*models, many], worlds)

@@ -7,7 +7,8 @@ import pytest
 
 from parallel_agents.core.errors import ConfigError
 from parallel_agents.workflows.defence import NetworkDefence
-from parallel_agents.workflows.network.observations import HISTORY_SIZE
+from parallel_agents.workflows.network import action_id
+from parallel_agents.workflows.network.observations import CHOICES, HISTORY_SIZE
 
 SMALL = {"experiment": {"epochs": 2, "max_turns": 12, "worlds": 4}, "model": {"hidden": (8,), "n_minibatches": 1}}
 
@@ -37,6 +38,17 @@ def test_the_defender_observes_bits_or_bits_and_history() -> None:
     np.testing.assert_array_equal(plain.observe()[0], with_history.observe()[0, :, :52])
 
 
+def test_a_choice_becomes_the_action_that_is_played_and_remembered() -> None:
+    decoy = CHOICES.index("Decoy Enterprise1")
+    few, many = defence(), defence(all_actions=True)
+    for env, action in ((few, decoy), (many, action_id("DecoyFemitter", "Enterprise1"))):
+        env.reset()
+        env.apply_actions(np.full((1, 4), action))
+    np.testing.assert_array_equal(few.observe(), many.observe())
+    assert (few.worlds.blue_success == 1).all()
+    assert (few.agents[0].model.spec.actions, many.agents[0].model.spec.actions) == (len(CHOICES), 145)
+
+
 def test_quirks_and_late_start_reach_the_worlds() -> None:
     env = defence(quirks={"service_unkillable_after_restore": False}, late_start=5, version="leaderboard")
     assert not env.worlds.quirks.service_unkillable_after_restore
@@ -50,6 +62,7 @@ def test_quirks_and_late_start_reach_the_worlds() -> None:
         ({"red": ()}, "world.red is empty"),
         ({"red": "Purple"}, "red agent 'Purple' is unknown"),
         ({"history": 1}, "world.history is 1: say true or false"),
+        ({"all_actions": "no"}, "world.all_actions is 'no': say true or false"),
         ({"quirks": {"gravity": True}}, "unknown key world.quirks.gravity"),
         ({"versoin": "head"}, "did you mean world.version"),
     ],

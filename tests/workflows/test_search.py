@@ -86,6 +86,15 @@ def test_measured_returns_are_drawn_and_their_mean_is_the_value():
     assert any(np.isclose(measured.mean(axis=1).max() - regrets[-1], measured.mean(axis=1)))
 
 
+def test_regrets_can_be_counted_by_values_that_the_search_does_not_see():
+    shown = VALUES[:, None]
+    np.testing.assert_array_equal(
+        search_regrets(shown, 1.0, 8, seed=1, judge=VALUES), search_regrets(shown, 1.0, 8, seed=1)
+    )
+    upside_down = search_regrets(shown, 1.0, 12, seed=1, judge=-VALUES)
+    assert upside_down[-1] == np.ptp(VALUES)
+
+
 def test_the_noise_that_was_measured_is_used():
     noisy = [Trial(ORDERS[i], float(VALUES[i] + 15.0 * (-1) ** k)) for k, i in enumerate((3, 50, 99, 7, 110, 20))]
     _, certain = posterior(noisy, 0.1)

@@ -76,10 +76,16 @@ def _restore(s: Record, rules: Record, h: int) -> None:
 
 
 @njit(cache=True)  # type: ignore[untyped-decorator]
+def can_place_decoy(s: Record, rules: Record, h: int, decoy: int) -> bool:
+    """Return whether the operating system fits and the port is free."""
+    used = rules.services[h] | s.decoys[h]
+    return has(_DECOY_HOSTS[decoy], h) and not used & _NEEDS_FREE[decoy]
+
+
+@njit(cache=True)  # type: ignore[untyped-decorator]
 def place_decoy(s: Record, rules: Record, h: int, decoy: int) -> bool:
     """Open a decoy on a host and return True, if the operating system fits and the port is free."""
-    used = rules.services[h] | s.decoys[h]
-    if has(_DECOY_HOSTS[decoy], h) and not used & _NEEDS_FREE[decoy]:
+    if can_place_decoy(s, rules, h, decoy):
         s.decoys[h] |= rules.decoy_opens[decoy]
         return True
     s.blue_success = FAILED

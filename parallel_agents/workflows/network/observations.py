@@ -10,6 +10,9 @@ host:
     bits 52 · active ever · activity count · traces of activity, exploit, Analyse, Remove, Restore · restored ever
     · decoys standing, one per possible pair of host and decoy · turn · active since its last Restore
 
+It also knows which decoy a host can still get. So a defender can choose among few `CHOICES` instead of all 145 actions:
+Sleep; Analyse, Remove and Restore of the hosts that red can take; and the next decoy of a host.
+
 The last block is for defenders that repair in an order (`ORDERED_SIZE` columns); others read `HISTORY_SIZE`. A trace is
 1 in the turn itself and is multiplied by 0.8 every turn.
 """
@@ -21,7 +24,7 @@ from numpy.typing import NDArray
 
 from parallel_agents.core.compiled import njit
 from parallel_agents.workflows.network import scenario as sc
-from parallel_agents.workflows.network.blue import place_decoy
+from parallel_agents.workflows.network.blue import can_place_decoy, place_decoy
 from parallel_agents.workflows.network.red import HostEvents
 from parallel_agents.workflows.network.state import Record, count, has
 
@@ -81,6 +84,20 @@ _PLACES = np.array(DECOY_PLACES, np.int64)
 HISTORY_SIZE = sc.OBSERVATION_SIZE + 8 * sc.N_HOSTS + len(DECOY_PLACES) + 1
 ORDERED_SIZE = HISTORY_SIZE + sc.N_HOSTS
 
+_DECOY_ORDER = np.array([i for name in ("Femitter", "HarakaSMPT", "Tomcat", "Apache", "Smss", "Svchost", "SSHD")
+                         for i, decoy in enumerate(sc.DECOYS) if decoy.name == f"Decoy{name}"])  # fmt: skip
+"""As red prefers their exploits. Without Vsftpd: it opens Apache's port, or one where the host's own server answers."""
+_REPAIRED = tuple(h for h in range(sc.N_HOSTS) if h not in (sc.DEFENDER, sc.USER0))
+_DECOYED = tuple(h for h in range(sc.N_HOSTS) if any((h, d) in DECOY_PLACES for d in _DECOY_ORDER) and h != sc.DEFENDER)
+_CHOICES = np.array(
+    [(sc.SLEEP, -1)]
+    + [(sc.FIRST_HOST_ACTION + block * sc.N_HOSTS + h, -1) for block in (sc.ANALYSE, sc.REMOVE, sc.RESTORE)
+       for h in _REPAIRED]
+    + [(sc.SLEEP, h) for h in _DECOYED], np.int64
+)  # fmt: skip
+"""Per choice: the action, or the host that gets a decoy, and what is done if it can get none."""
+CHOICES = tuple(sc.ACTION_NAMES[a] if h < 0 else f"Decoy {sc.HOST_NAMES[h]}" for a, h in _CHOICES)
+
 _HISTORY = np.dtype(
     [
         ("decoys", np.int16, (sc.N_HOSTS,)),  # ports that decoys hold open; `place_decoy` reads and sets it
@@ -125,6 +142,28 @@ class History:
         rows = np.empty((len(self.records), ORDERED_SIZE), np.float32)
         _update(self.records, self.rules, np.asarray(actions, np.int64), observations, rows)
         return rows[:, : self.size]
+
+    def actions(self, choices: NDArray[np.int64], n_choices: int) -> NDArray[np.int64]:
+        """Return the actions (W,) for choices (W,) among all 145 actions, or among `CHOICES`."""
+        if n_choices == sc.N_ACTIONS:
+            return choices
+        actions = np.empty(len(choices), np.int64)
+        _resolve(self.records, self.rules, choices, actions)
+        return actions
+
+
+@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+def _resolve(
+    records: NDArray[np.void], rules: NDArray[np.void], choices: NDArray[np.int64], actions: NDArray[np.int64]
+) -> None:
+    """Write the action of every world's choice."""
+    for w in range(records.shape[0]):
+        actions[w], h = _CHOICES[choices[w], 0], _CHOICES[choices[w], 1]
+        if h >= 0:
+            for d in _DECOY_ORDER:
+                if can_place_decoy(records[w], rules[0], h, d):
+                    actions[w] = sc.FIRST_HOST_ACTION + (sc.FIRST_DECOY + d) * sc.N_HOSTS + h
+                    break
 
 
 @njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]

@@ -8,6 +8,7 @@ import pytest
 from parallel_agents.workflows.network import HOST_NAMES, NetworkWorlds, action_id
 from parallel_agents.workflows.network import scenario as sc
 from parallel_agents.workflows.network.observations import (
+    CHOICES,
     DECOY_PLACES,
     EXPLOIT_SEEN,
     HISTORY_SIZE,
@@ -185,3 +186,29 @@ def test_a_defender_in_an_order_reads_which_hosts_were_active_since_their_last_r
         )
     ]  # fmt: skip
     assert column == [1.0, 1.0, 0.0, 1.0]  # an attack after the Restore of the same turn counts
+
+
+def test_a_choice_of_a_decoy_places_the_next_one_that_fits_then_nothing(history: History) -> None:
+    bits = np.zeros((1, 52), np.uint8)
+    history.reset(bits)
+
+    def resolve(name: str) -> str:
+        actions = history.actions(np.array([CHOICES.index(name)]), len(CHOICES))
+        history.update(actions, bits)
+        return sc.ACTION_NAMES[actions[0]]
+
+    expected = ["DecoyHarakaSMPT Op_Server0", "DecoyTomcat Op_Server0", "DecoyApache Op_Server0", "Sleep"]
+    assert [resolve("Decoy Op_Server0") for _ in range(4)] == expected
+    assert [resolve("Decoy Enterprise1") for _ in range(2)] == ["DecoyFemitter Enterprise1", "Sleep"]
+    assert resolve("Restore Op_Server0") == "Restore Op_Server0"
+    assert resolve("Decoy Op_Server0") == expected[0]
+
+
+def test_choices_name_actions_and_every_host_that_red_can_take() -> None:
+    plain = [name for name in CHOICES if not name.startswith("Decoy ")]
+    assert len(CHOICES) == 45
+    assert set(plain) <= set(sc.ACTION_NAMES)
+    for host in set(HOST_NAMES) - {"Defender", "User0"}:
+        assert {f"{block} {host}" for block in ("Analyse", "Remove", "Restore")} <= set(plain)
+    history, every = History(145, NetworkWorlds(1).rules), np.arange(145)
+    np.testing.assert_array_equal(history.actions(every, 145), every)
