@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: setup browser market-data demo test quick check audit bench docs slow nightly random mutants clean
+.PHONY: setup browser market-data demo test quick check audit bench docs slow nightly random mutants sorrel clean
 
 setup: .venv/installed
 
@@ -53,6 +53,12 @@ random: SEED := $(SEED)
 random: setup
 	@echo "order of the tests: make random SEED=$(SEED)"
 	$(BIN)/pytest -n 2 --dist worksteal -q --random-order --random-order-seed=$(SEED)
+
+# sorrel's own games through the adapter, in an environment of their own: `make sorrel VERSION=3.13`.
+VERSION ?= 3.12
+sorrel: setup
+	$(BIN)/python -m benchmarks.peers sorrel $(VERSION)
+	benchmarks/.venvs/sorrel-$(VERSION)/bin/pytest -q tests/env/adapters/test_sorrel.py tests/env/adapters/test_sorrel_games.py
 
 mutants: setup
 	$(BIN)/python -m tools.mutants

@@ -53,7 +53,7 @@ def _play(parallel: dict[str, Any] | None) -> Done:
         nonlocal turns, backend
         turns += 1
         if parallel is not None and game._adapter.trainer is not None:
-            backend = "thread"
+            backend = "process"
         original_take_turn(*arguments)
 
     game.take_turn = take_turn

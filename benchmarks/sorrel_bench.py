@@ -1,6 +1,7 @@
-"""Treasure hunt with sorrel's sizes, compared with sorrel 1.6.0 itself: in the same run, alternately.
+"""Treasure hunt with sorrel's sizes, and sorrel's own game through the adapter, compared with sorrel 1.6.0 itself.
 
-sorrel runs in an environment of its own with Python 3.12 (`benchmarks/peers`), as a process that waits while ours runs.
+sorrel runs in an environment of its own with Python 3.12 (`benchmarks/peers`), as a process that waits while ours runs;
+the adapter runs in the same process. Sides alternate within one run.
 Both sides play as many turns with as many agents in sequential order, explore with the same ε, ask networks of as many
 inputs and units for the other actions, and train each agent once per epoch from a batch of the same size.
 """
@@ -22,6 +23,7 @@ from benchmarks.run import Bench
 from examples.treasure_hunt import TreasureHunt
 
 NAME = "treasure hunt with sorrel's sizes (16 agents, IQN, 750 inputs), whole run: sorrel 1.6.0 / ours"
+ADAPTED = "sorrel's treasure hunt, unmodified, 16 agents, whole run: sorrel 1.6.0 / our adapter"
 AGENTS, TURNS, EPSILON, BATCH = 16, 100, 0.6, 64
 MODEL = {
     "algorithm": "iqn",
@@ -45,16 +47,17 @@ PATIENCE = 600.0
 
 
 def benches(effort: Effort) -> Iterator[tuple[str, Bench]]:
-    yield NAME, partial(_beside, effort)
+    yield NAME, partial(_beside, NAME, 5.0, effort)
+    yield ADAPTED, partial(_beside, ADAPTED, 2.0, effort)
 
 
-def _beside(effort: Effort) -> Iterator[Row]:
-    """Compare whole runs of sorrel and of ours."""
-    epochs, repeats = effort.of(60, 3), effort.repeats(3)
+def _beside(name: str, goal: float, effort: Effort) -> Iterator[Row]:
+    """Compare whole runs of sorrel and of ours: our own game, or sorrel's through the adapter."""
+    epochs, repeats = effort.of(60 if name == NAME else 15, 3), effort.repeats(3)
     try:
         python = sorrel_python()
     except Unavailable as reason:
-        yield Row(name=NAME, ratio=None, goal=5.0, unit="times as fast", repeats=0, skipped=str(reason))
+        yield Row(name=name, ratio=None, goal=goal, unit="times as fast", repeats=0, skipped=str(reason))
         return
     words = (
         f"{epochs} epochs of {TURNS} turns, {AGENTS} agents in sequential turn order, ε {EPSILON}, "
@@ -63,14 +66,14 @@ def _beside(effort: Effort) -> Iterator[Row]:
     script = Path(__file__).parent / "peers" / "sorrel_side.py"
     with subprocess.Popen([python, script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as peer:
         answer: dict[str, Any] = {}
+        theirs = partial(_asked, peer, epochs, answer, adapted=False)
+        ours = partial(_ours, epochs) if name == NAME else partial(_asked, peer, epochs, {}, adapted=True)
         try:
             row = compare(
-                NAME,
-                Side(
-                    "sorrel", words + ", as sorrel's own run_experiment does it", partial(_theirs, peer, epochs, answer)
-                ),
-                Side("ours", words, partial(_ours, epochs)),
-                goal=5.0,
+                name,
+                Side("sorrel", words + ", as sorrel's own run_experiment does it", theirs),
+                Side("ours", words, ours),
+                goal=goal,
                 repeats=repeats,
                 sorrel=answer,
                 epsilon=EPSILON,
@@ -80,11 +83,12 @@ def _beside(effort: Effort) -> Iterator[Row]:
     yield row
 
 
-def _theirs(peer: subprocess.Popen[str], epochs: int, answer: dict[str, Any]) -> Done:
-    """Let sorrel's process run; write what it says about the run into `answer`."""
+def _asked(peer: subprocess.Popen[str], epochs: int, answer: dict[str, Any], *, adapted: bool) -> Done:
+    """Let sorrel's process run its game; write what it says about the run into `answer`."""
     assert peer.stdin is not None
     assert peer.stdout is not None
-    peer.stdin.write(json.dumps({"agents": AGENTS, "epochs": epochs, "max_turns": TURNS, "epsilon": EPSILON}) + "\n")
+    request = {"agents": AGENTS, "epochs": epochs, "max_turns": TURNS, "epsilon": EPSILON, "adapted": adapted}
+    peer.stdin.write(json.dumps(request) + "\n")
     peer.stdin.flush()
     if not select.select([peer.stdout], [], [], PATIENCE)[0]:
         raise TimeoutError(f"sorrel gave no answer within {PATIENCE:g} s")
@@ -92,7 +96,7 @@ def _theirs(peer: subprocess.Popen[str], epochs: int, answer: dict[str, Any]) ->
     if not line:
         raise RuntimeError(f"sorrel's process ended with {peer.wait(10)}; its message is above")
     answer.update(json.loads(line))
-    return Done(answer.pop("counts"), "inline", answer.pop("seconds"))
+    return Done(answer.pop("counts"), "process" if adapted else "inline", answer.pop("seconds"))
 
 
 def _ours(epochs: int) -> Done:

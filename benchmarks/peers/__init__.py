@@ -3,8 +3,9 @@
 They live in `benchmarks/.venvs`, which `make clean` leaves alone. What cannot be had makes its rows skipped, with the
 reason in the row.
 
-    python -m benchmarks.peers sorrel     install sorrel now, whatever the size of what it needs
-    python -m benchmarks.peers jax        install JAX now
+    python -m benchmarks.peers sorrel         install sorrel beside this package on Python 3.12, whatever the size
+    python -m benchmarks.peers sorrel 3.13    the same on Python 3.13
+    python -m benchmarks.peers jax            install JAX now
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-VENVS = Path(__file__).parents[1] / ".venvs"
+ROOT = Path(__file__).parents[2]
+VENVS = ROOT / "benchmarks" / ".venvs"
 CPPRB = "cpprb==11.0.0"
 JAX = "jax==0.10.2"
 SORREL = ("sorrel==1.6.0", "torch==2.13.0")
@@ -42,17 +44,17 @@ def cpprb() -> Any:
     return importlib.import_module("cpprb")
 
 
-def sorrel_python(*, any_size: bool = False) -> Path:
-    """The interpreter of an environment that holds sorrel, made at the first call.
+def sorrel_python(version: str = "3.12", *, any_size: bool = False) -> Path:
+    """The interpreter of an environment that holds sorrel and this package with its tests, made at the first call.
 
-    sorrel needs Python 3.12, and torch: where the package index offers only torch's build for CUDA, of several
-    gigabytes, it is not installed unless `any_size`.
+    sorrel needs Python 3.12 or later, and torch: where the package index offers only torch's build for CUDA, of several
+    gigabytes, it is not installed unless `any_size`. No part of it can be left out: torch loads all of it on import.
     """
-    folder = VENVS / "sorrel"
+    folder = VENVS / f"sorrel-{version}"
     python = folder / "bin" / "python"
     if (folder / _READY).exists():
         return python
-    base = _python312()
+    base = _python(version)
     shutil.rmtree(folder, ignore_errors=True)
     _run([base, "-m", "venv", str(folder)])
     _pip(str(python), "install", "--upgrade", "pip")  # an old pip downloads whole packages to learn what they need
@@ -64,7 +66,7 @@ def sorrel_python(*, any_size: bool = False) -> Path:
                 f"only torch's build for CUDA is to be had here ({len(large)} packages, several gigabytes); "
                 "`python -m benchmarks.peers sorrel` installs it all the same"
             )
-    _pip(str(python), "install", *SORREL)
+    _pip(str(python), "install", *SORREL, "--editable", f"{ROOT}[dev]")
     (folder / _READY).touch()
     return python
 
@@ -81,22 +83,23 @@ def jax_python() -> Path:
     return python
 
 
-def _python312() -> str:
-    """A Python 3.12 on the path, also one that pyenv has and does not offer."""
-    found = shutil.which("python3.12")
+def _python(version: str) -> str:
+    """A Python of some version on the path, also one that pyenv has and does not offer."""
+    name = f"python{version}"
+    found = shutil.which(name)
     tries = [[found]] if found else []
     if shutil.which("pyenv"):
         listed = subprocess.run(
             ["pyenv", "versions", "--bare"], capture_output=True, text=True, timeout=60, check=False
         )
-        names = [name.strip() for name in listed.stdout.split() if name.strip().startswith("3.12.")]
-        tries += [["env", f"PYENV_VERSION={name}", "python3.12"] for name in names]
+        offered = [own.strip() for own in listed.stdout.split() if own.strip().startswith(f"{version}.")]
+        tries += [["env", f"PYENV_VERSION={own}", name] for own in offered]
     for command in tries:
-        asked = [*command, "-c", "import sys; print(sys.executable if sys.version_info[:2] == (3, 12) else '')"]
-        answer = subprocess.run(asked, capture_output=True, text=True, timeout=60, check=False).stdout.strip()
-        if answer:
-            return answer
-    raise Unavailable("sorrel needs Python 3.12, and there is no python3.12 on the path")
+        asked = [*command, "-c", "import sys; print(sys.executable, '%d.%d' % sys.version_info[:2])"]
+        answer = subprocess.run(asked, capture_output=True, text=True, timeout=60, check=False).stdout.split()
+        if answer[1:] == [version]:
+            return answer[0]
+    raise Unavailable(f"sorrel needs Python {version}, and there is no {name} on the path")
 
 
 def _pip(python: str, *arguments: str) -> str:

@@ -1,7 +1,8 @@
 """sorrel's treasure hunt, run by the Python of sorrel's own environment: one line of JSON asks, one answers.
 
-Reads `{"agents": 16, "epochs": 10, "max_turns": 100, "epsilon": 0.6}`, runs sorrel's own `run_experiment` with its
-own loop, and writes what it did, counted while it did it, and the seconds it took. Ends with its input.
+Reads `{"agents": 16, "epochs": 10, "max_turns": 100, "epsilon": 0.6, "adapted": false}`, runs sorrel's own
+`run_experiment` with its own loop, or the same game through our adapter, and writes what it did, counted while it did
+it, and the seconds it took. Ends with its input.
 """
 
 import json
@@ -16,6 +17,8 @@ from sorrel.examples.treasurehunt.entities import EmptyEntity
 from sorrel.examples.treasurehunt.env import TreasurehuntEnv
 from sorrel.examples.treasurehunt.world import TreasurehuntWorld
 
+from parallel_agents.env.adapters.sorrel import parallelize
+
 WORLD = {"height": 21, "width": 21, "gem_value": 10, "food_value": 5, "bone_value": -10, "spawn_prob": 0.005}
 
 
@@ -29,18 +32,18 @@ class CountedEnv(TreasurehuntEnv):
         super().take_turn(epoch)
 
 
-def count(owner: Any, method: str, counts: Counter[str], name: str, amount: Any = lambda *_, **__: 1) -> None:
+def count(owner: Any, method: str, counts: Counter[str], name: str) -> None:
     """Let every call of a method add to a count."""
     own = getattr(owner, method)
 
     def counted(*args: Any, **kwargs: Any) -> Any:
-        counts[name] += amount(*args, **kwargs)
+        counts[name] += 1
         return own(*args, **kwargs)
 
     setattr(owner, method, counted)
 
 
-def play(agents: int, epochs: int, max_turns: int, epsilon: float) -> dict[str, Any]:
+def play(agents: int, epochs: int, max_turns: int, epsilon: float, *, adapted: bool = False) -> dict[str, Any]:
     config = {
         "experiment": {"epochs": epochs - 1, "max_turns": max_turns, "record_period": 10**9},  # sorrel runs one more
         "model": {
@@ -52,25 +55,26 @@ def play(agents: int, epochs: int, max_turns: int, epsilon: float) -> dict[str, 
         },
         "world": WORLD,
     }
-    env = CountedEnv(TreasurehuntWorld(config=config, default_entity=EmptyEntity()), config)
+    game: Any = parallelize(CountedEnv) if adapted else CountedEnv
+    env = game(TreasurehuntWorld(config=config, default_entity=EmptyEntity()), config)
     counts: Counter[str] = Counter()
     for agent in env.agents:
         model = agent.model
         model.epsilon = epsilon
         count(agent, "act", counts, "agent_steps")
-        count(model.memory, "sample", counts, "samples", lambda batch_size: batch_size)
-        count(model.optimizer, "step", counts, "updates")
-        count(model, "_greedy_action_from_policy", counts, "asked")
     began = time.perf_counter()
     env.run_experiment(animate=False, logging=False)
     seconds = time.perf_counter() - began
+    for model in (agent.model for agent in env.agents):
+        updates = {int(state["step"]) for state in model.optimizer.state_dict()["state"].values()}
+        counts["updates"] += max(updates)
+        counts["samples"] += max(updates) * model.batch_size
     model = env.agents[0].model
     return {
         "counts": {"turns": env.turns, **{name: counts[name] for name in ("agent_steps", "updates", "samples")}},
         "seconds": seconds,
         "inputs": int(model.qnetwork_local.head1.in_features),
         "parameters": sum(own.numel() for own in model.qnetwork_local.parameters()),
-        "asked": counts["asked"],
         "epsilon": model.epsilon,
         "versions": {"python": platform.python_version(), "torch": torch.__version__},
     }

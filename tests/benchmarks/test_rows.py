@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -55,7 +56,7 @@ def test_without_its_peer_a_row_is_skipped_and_says_why(
         monkeypatch.delenv(variable, raising=False)
     monkeypatch.setenv("PIP_CONFIG_FILE", "/dev/null")
     monkeypatch.setenv("PIP_NO_INDEX", "1")
-    bench = sorrel_bench._beside if name == "sorrel" else _cpprb_row
+    bench = partial(sorrel_bench._beside, sorrel_bench.ADAPTED, 2.0) if name == "sorrel" else _cpprb_row
     (row,) = bench(Effort(quick=True))
     assert row.ratio is None
     assert row.good
@@ -72,12 +73,12 @@ def test_an_interrupted_installation_is_not_taken_for_a_whole_one(
 ) -> None:
     monkeypatch.setattr(peers, "VENVS", tmp_path)
     monkeypatch.setenv("PATH", str(tmp_path))
-    (tmp_path / "sorrel" / "bin").mkdir(parents=True)
-    (tmp_path / "sorrel" / "bin" / "python").symlink_to(sys.executable)
+    (tmp_path / "sorrel-3.12" / "bin").mkdir(parents=True)
+    (tmp_path / "sorrel-3.12" / "bin" / "python").symlink_to(sys.executable)
     with pytest.raises(peers.Unavailable):
         peers.sorrel_python()
-    (tmp_path / "sorrel" / "installed").touch()
-    assert peers.sorrel_python() == tmp_path / "sorrel" / "bin" / "python"
+    (tmp_path / "sorrel-3.12" / "installed").touch()
+    assert peers.sorrel_python() == tmp_path / "sorrel-3.12" / "bin" / "python"
 
 
 def test_every_path_that_make_quick_leaves_out_exists() -> None:

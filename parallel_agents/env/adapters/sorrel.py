@@ -16,16 +16,18 @@ counts the epochs; docs/adapters.md says what is faster.
 from __future__ import annotations
 
 import copy
+import random
 import types
 import warnings
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, wait
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import lru_cache
+from pathlib import PosixPath
 from typing import Any, NamedTuple
 
+import cloudpickle
 import numpy as np
 import torch
 from torch import Tensor, nn
@@ -34,12 +36,13 @@ from torch.utils._pytree import tree_map
 
 from parallel_agents.core.config import Parallel, build_section, merge
 from parallel_agents.core.errors import ConfigError, ContractError, DeadlineError, LearnerError
-from parallel_agents.core.system import BackgroundThread
+from parallel_agents.core.types import Array
+from parallel_agents.execution.backend import Heartbeat
+from parallel_agents.execution.workers import START_DEADLINE, SharedBlock, Worker
+from parallel_agents.nn import numerics
 
 MIN_BATCH = 4
 """With fewer calls than this, one call per network is faster than one batched call."""
-CLOSE_SECONDS = 2.0
-"""How long `close` waits for a training that is still running."""
 SORREL_DEFAULTS = {"turn_order": "sequential", "train_interval": 1}
 """Settings that differ from our own defaults, so that a game plays as it does in sorrel."""
 
@@ -111,10 +114,10 @@ class _AdapterState:
 def _read_flags(config: Any) -> Parallel:
     """Return the game's `parallel` section over sorrel's defaults; raise if it asks for what cannot be done."""
     flags = build_section(Parallel, merge(SORREL_DEFAULTS, dict(config.get("parallel") or {})), "parallel")
-    if flags.backend in ("process", "ray") or flags.use_threads is False:
+    if flags.backend in ("thread", "ray") or flags.use_threads:
         raise ConfigError(
-            f"parallel.backend is {flags.backend or 'process'!r}: sorrel's models are trained by a thread or inline; "
-            "leave it out, or use 'thread' or 'inline'"
+            f"parallel.backend is {flags.backend or 'thread'!r}: sorrel's models are trained by a process or inline; "
+            "leave it out, or use 'process' or 'inline'"
         )
     if flags.policy_lag > 1 or flags.publish == "asap":
         raise ConfigError(
@@ -137,6 +140,7 @@ class ParallelMixin:
     def _adapter(self) -> _AdapterState:
         if self._adapter_state is None:
             self._adapter_state = _AdapterState(_read_flags(self.config))
+            copy_shallowly(getattr(self.world, "default_entity", None))
         return self._adapter_state
 
     @property
@@ -157,18 +161,20 @@ class ParallelMixin:
         return result
 
     def take_turn(self, *args: Any, **kwargs: Any) -> None:
-        """Take one turn: sorrel's own, or one in which all agents choose at once."""
+        """Take one turn as sorrel does, or one in which all agents choose at once."""
         adapter = self._adapter
         if not adapter.started and adapter.wants_background:
             adapter.started = True
             game = type(self).__name__
             warnings.warn(f"{game} has a run_experiment() of its own: its training stays inline", stacklevel=3)
-        if adapter.flags.turn_order == "sequential":
-            super().take_turn(*args, **kwargs)  # type: ignore[misc]
-            return
         self.turn += 1
         self._move_entities()
-        self._act_at_once()
+        with fast_observations(self.agents):
+            if adapter.flags.turn_order == "sequential":
+                for agent in self.agents:
+                    agent.transition(self.world)
+            else:
+                self._act_at_once()
         if getattr(self, "_active_logger", None) is not None and hasattr(self, "collect_turn_stats"):
             epoch = args[0] if args else kwargs.get("epoch", 0)
             self.on_turn_end(self.collect_turn_stats(epoch))  # type: ignore[attr-defined]
@@ -199,20 +205,21 @@ class ParallelMixin:
         if not hasattr(super(), "_model_train_step"):
             warnings.warn("this version of sorrel trains without a hook: training stays inline", stacklevel=3)
             return
-        models = {
-            _agent_name(self.agents, agent): agent.model
-            for agent in self.agents
-            if can_train_in_background(agent.model)
-        }
+        models = {_agent_name(self.agents, agent): agent.model for agent in self.agents}
         if len({id(model) for model in models.values()}) < len(models):
             warnings.warn("agents share a model: training stays inline", stacklevel=3)
             return
+        pickled = {name: sent for name, model in models.items() if (sent := pickled_learner(model)) is not None}
+        models = {name: models[name] for name in pickled}
         if models:
             adapter.background = frozenset(models)
-            adapter.trainer = BackgroundTrainer(models, adapter.flags.round_deadline)
+            adapter.trainer = BackgroundTrainer(models, pickled, adapter.flags.round_deadline)
             stack.callback(adapter.close_trainer)
-            networks = [network for model in models.values() for network in networks_of(model).values()]
-            stack.enter_context(eval_mode(networks))
+            stack.enter_context(
+                eval_mode([network for model in models.values() for network in networks_of(model).values()])
+            )
+            stack.callback(torch.set_num_threads, torch.get_num_threads())
+            torch.set_num_threads(1)  # the other cores are the learner's
 
     # -- turns in which all agents choose at once --------------------------------------------------------------
 
@@ -440,67 +447,147 @@ def _same_form(calls: Sequence[ForwardCall]) -> bool:
     return not tensor_kwargs and all(form(call) == form(calls[0]) for call in calls[1:])
 
 
+# -- sorrel's worlds: the same results in less time --------------------------------------------------------------------
+
+_IMMUTABLE = {bool, int, float, str, type(None), PosixPath}
+
+
+def copy_shallowly(entity: Any) -> None:
+    """Let `copy.deepcopy` share what cannot change: sorrel's worlds copy an entity twice for each step of an agent."""
+    cls: Any = type(entity)
+    own = any(
+        getattr(cls, name) is not getattr(object, name) for name in ("__reduce_ex__", "__reduce__", "__getstate__")
+    )
+    if own or hasattr(entity, "__deepcopy__") or hasattr(cls, "__setstate__") or not hasattr(entity, "__dict__"):
+        return
+
+    def copied(memo: dict[int, Any]) -> Any:
+        twin = memo[id(entity)] = cls.__new__(cls)
+        for name, value in vars(entity).items():
+            if name != "__deepcopy__":
+                vars(twin)[name] = value if type(value) in _IMMUTABLE else copy.deepcopy(value, memo)
+        return twin
+
+    entity.__deepcopy__ = copied
+
+
+@contextmanager
+def fast_observations(agents: Sequence[Any]) -> Iterator[None]:
+    """Replace the function with which sorrel's observation specs look up one cell after the other, for one turn."""
+    specs: set[Any] = {type(getattr(agent, "observation_spec", None)) for agent in agents}
+    modules = {id(module): module for spec in specs if (module := _encoder_module(spec)) is not None}
+    own = {key: module["_build_one_hot"] for key, module in modules.items()}
+    encoder = Encoder()
+    for module in modules.values():
+        module["_build_one_hot"] = encoder
+    try:
+        yield
+    finally:
+        for key, module in modules.items():
+            module["_build_one_hot"] = own[key]
+
+
+@lru_cache(maxsize=64)
+def _encoder_module(spec: Any) -> dict[str, Any] | None:
+    """Return the names of the module whose `_build_one_hot` a spec's `observe` uses, if it is sorrel's."""
+    for cls in spec.__mro__:
+        field_of_view = getattr(vars(cls).get("observe"), "__globals__", {}).get("visual_field")
+        names: dict[str, Any] = getattr(field_of_view, "__globals__", {})
+        if "_build_one_hot" in names:
+            return names
+    return None
+
+
+class Encoder:
+    """Encodes regions of a map as sorrel's `_build_one_hot` does: appearances by kind, summed over layers.
+
+    The tables of one encoder serve one turn, since a game may change its appearances.
+    """
+
+    def __init__(self) -> None:
+        self._tables: dict[int, tuple[dict[str, int], Array]] = {}
+
+    def __call__(self, region: Array, appearances: Mapping[str, Array], channels: int) -> Array:
+        table = self._tables.get(id(appearances))
+        if table is None:
+            columns = np.array(list(appearances.values()), np.float64).T
+            table = {kind: column for column, kind in enumerate(appearances)}, np.ascontiguousarray(columns)
+            self._tables[id(appearances)] = table
+        column_of, columns = table
+        seen = [column_of[entity.kind] for entity in region.ravel().tolist()]
+        total: Array = columns.take(seen, axis=1).reshape(channels, *region.shape).sum(axis=-1)
+        return total
+
+
 # -- training in the background ----------------------------------------------------------------------------------------
 
 
-def can_train_in_background(model: Any) -> bool:
-    """Return True for models that learn off-policy, from a replay buffer, with networks, and that can be copied."""
+def pickled_learner(model: Any) -> bytes | None:
+    """Return a model that learns off-policy from arrays with networks, as bytes; None for others."""
     memory = getattr(model, "memory", None)
     if memory is None or not networks_of(model) or not hasattr(model, "train_step"):
-        return False
+        return None
     if "rollout" in type(memory).__name__.lower() or hasattr(model, "eps_clip"):  # on-policy
-        return False
+        return None
+    if any(array.dtype.kind not in "biuf" for array in _arrays(memory).values()):
+        return None
     try:
-        _learner_copy(model)
-    except TypeError:  # it holds a lock or a handle, which cannot be copied
-        return False
-    return True
+        return bytes(cloudpickle.dumps(model))
+    except TypeError:  # it holds a lock or a handle
+        return None
 
 
-def _learner_copy(model: Any) -> Any:
-    """Return a copy of a model with networks and optimizers of its own, and a frozen memory."""
-    return copy.deepcopy(model, {id(model.memory): _frozen(model.memory)})
-
-
-def _frozen(memory: Any) -> Any:
-    """Return a copy of a memory with arrays of its own."""
-    frozen = copy.copy(memory)
+def _arrays(memory: Any) -> dict[str, Array]:
+    """Return the arrays of a memory, also those in dictionaries, by name."""
+    found = {}
     for name, value in vars(memory).items():
-        vars(frozen)[name] = _copied(value)
-    return frozen
+        for key, inner in value.items() if isinstance(value, dict) else [("", value)]:
+            if isinstance(inner, np.ndarray):
+                found[f"{name}.{key}"] = inner
+    return found
 
 
-def _copied(value: Any) -> Any:
-    match value:
-        case np.ndarray():
-            return value.copy()
-        case torch.Tensor():
-            return value.clone()
-        case dict():
-            return {key: _copied(inner) for key, inner in value.items()}
-        case list():
-            return list(value)
-    return value
+def _numbers(owner: Any) -> dict[str, Any]:
+    return {name: value for name, value in vars(owner).items() if isinstance(value, int | float)}
+
+
+def _weights(model: Any) -> dict[str, Tensor]:
+    """Return the tensors of a model's networks by name."""
+    return {
+        f"{attribute}.{name}": tensor
+        for attribute, network in networks_of(model).items()
+        for name, tensor in network.state_dict().items()
+    }
 
 
 class BackgroundTrainer:
-    """Trains learner copies of some models in a thread, in the order of the calls of `train`.
+    """Trains learner copies of some models in another process, in the order of the calls of `train`.
 
-    A learner copy learns from a frozen copy of its model's memory, while the model itself acts with constant weights.
-    When the next training is due, the copy's weights are published to the model. So acting is exactly one training
-    behind, and no weight is read while it is written.
+    A learner copy learns from a copy of its model's memory, while the model itself acts with constant weights. When the
+    next training is due, the copy's weights are published to the model. So acting is exactly one training behind, and
+    no weight is read while it is written. Memories and weights go through shared memory: a model's part of it is
+    written by the parent before it sends a request, and by the process before it answers.
     """
 
-    def __init__(self, models: dict[str, Any], deadline: float) -> None:
+    def __init__(self, models: dict[str, Any], pickled: dict[str, bytes], deadline: float) -> None:
         self._models, self._deadline = models, deadline
-        self._copies = {name: _learner_copy(model) for name, model in models.items()}
-        self._first_counters = {name: _counters(learner) for name, learner in self._copies.items()}
-        self._pending: dict[str, Future[float]] = {}
+        self._first_numbers = {name: _numbers(model) for name, model in models.items()}
+        self._block = SharedBlock(
+            {
+                f"{name}.{key}": (tuple(tensor.shape), tensor.dtype)
+                for name, model in models.items()
+                for key, tensor in (_weights(model) | _tensors(_arrays(model.memory))).items()
+            }
+        )
+        self._sent: deque[str] = deque()
+        self._trained: dict[str, float] = {}
+        """Losses of trainings whose weights are not published yet."""
         self._losses = dict.fromkeys(models, 0.0)
         self._epochs: dict[str, int] = {}
         self.steps = 0
         """How many trainings are done."""
-        self._worker = BackgroundThread("learner-sorrel")
+        seed = int(np.random.randint(2**31))  # so that a game that seeds its generators can be repeated
+        self._worker = Worker("learner-sorrel", _serve, pickled, self._block, seed)
 
     def start_epoch(self, name: str, epoch: int) -> None:
         """Call `start_epoch_action` of the learner copy before its next training, as was done with the model."""
@@ -509,56 +596,85 @@ class BackgroundTrainer:
     def train(self, name: str) -> float:
         """Publish the last training, start the next one from the model's memory of now, and return the last loss."""
         self._publish(name)
-        learner, memory, epoch = self._copies[name], _frozen(self._models[name].memory), self._epochs.pop(name, None)
-
-        def step() -> float:
-            if epoch is not None:
-                learner.start_epoch_action(epoch=epoch)
-            learner.memory = memory
-            return float(np.asarray(learner.train_step()).mean())
-
-        self._pending[name] = self._worker.submit(step)
+        memory = self._models[name].memory
+        for key, array in _arrays(memory).items():
+            np.copyto(self._block[f"{name}.{key}"].numpy(), array)
+        self._worker.send((name, self._epochs.pop(name, None), _numbers(memory)))
+        self._sent.append(name)
         return self._losses[name]
 
     def finish(self) -> None:
         """Wait for every training, and copy weights, optimizers and counters to the models."""
-        for name in list(self._pending):
+        for name in self._models:
             self._publish(name)
-        for name, model in self._models.items():
-            _copy_optimizers_and_counters(self._copies[name], model, self._first_counters[name])
+        self._worker.send(None)
+        for name, (optimizers, numbers) in cloudpickle.loads(self._receive()).items():
+            model, first = self._models[name], self._first_numbers[name]
+            for attribute, state in optimizers.items():
+                getattr(model, attribute).load_state_dict(state)
+            for attribute, value in numbers.items():  # those that training has changed and the model itself has not
+                if value != first[attribute] and getattr(model, attribute) == first[attribute]:
+                    setattr(model, attribute, value)
 
     def close(self) -> None:
-        """End the thread; wait only briefly for what it is doing."""
+        """End the process."""
         self._worker.close()
-        self._worker.thread.join(CLOSE_SECONDS)
 
     def _publish(self, name: str) -> None:
-        """Wait for the pending training of a model, if there is one, and copy its weights to the model."""
-        future = self._pending.pop(name, None)
-        if future is None:
-            return
-        if wait([future], self._deadline).not_done:
-            raise DeadlineError(
-                f"the training of {name} did not end within {self._deadline:g} s (parallel.round_deadline)"
-            )
+        """Wait for the training of a model, if there is one, and copy its weights to the model."""
+        while name in self._sent:
+            self._trained[self._sent[0]] = self._receive()
+            self._sent.popleft()
+            self.steps += 1
+        if name in self._trained:
+            self._losses[name] = self._trained.pop(name)
+            for key, tensor in _weights(self._models[name]).items():
+                tensor.copy_(self._block[f"{name}.{key}"])
+
+    def _receive(self) -> Any:
+        if not self._worker.ready(START_DEADLINE):
+            raise DeadlineError(f"{self._worker} did not start within {START_DEADLINE:g} s")
         try:
-            self._losses[name] = future.result()
-        except (Exception, SystemExit) as error:
+            return self._worker.receive(self._deadline)
+        except DeadlineError as error:
+            waiting = self._sent[0] if self._sent else "the end"
+            raise DeadlineError(f"the training of {waiting}: {error} (parallel.round_deadline)") from error
+
+
+def _tensors(arrays: Mapping[str, Array]) -> dict[str, Tensor]:
+    return {name: torch.from_numpy(array) for name, array in arrays.items()}
+
+
+def _serve(heartbeat: Heartbeat, pickled: dict[str, bytes], block: SharedBlock, seed: int) -> Callable[[Any], Any]:
+    """Prepare the learner process, and return the function that trains one model, or gives what is left at the end."""
+    numerics.require()
+    learners: dict[str, Any] = {name: cloudpickle.loads(model) for name, model in pickled.items()}
+    random.seed(seed)
+    np.random.seed(seed)
+    torch.manual_seed(seed)
+
+    def train(name: str, epoch: int | None, numbers: dict[str, Any]) -> float:
+        learner = learners[name]
+        if epoch is not None:
+            learner.start_epoch_action(epoch=epoch)
+        for key, array in _arrays(learner.memory).items():
+            np.copyto(array, block[f"{name}.{key}"].numpy())
+        vars(learner.memory).update(numbers)
+        try:
+            loss = float(np.asarray(learner.train_step()).mean())
+        except Exception as error:
             raise LearnerError(f"train_step() of {name} raised {type(error).__name__}: {error}") from error
-        self.steps += 1
-        learned = networks_of(self._copies[name])
-        for attribute, network in networks_of(self._models[name]).items():
-            network.load_state_dict(learned[attribute].state_dict())
+        for key, tensor in _weights(learner).items():
+            block[f"{name}.{key}"].copy_(tensor)
+        return loss
+
+    def answer(request: tuple[str, int | None, dict[str, Any]] | None) -> Any:
+        if request is not None:
+            return train(*request)
+        return cloudpickle.dumps({name: (_optimizers(own), _numbers(own)) for name, own in learners.items()})
+
+    return answer
 
 
-def _counters(model: Any) -> dict[str, Any]:
-    return {name: value for name, value in vars(model).items() if isinstance(value, int | float)}
-
-
-def _copy_optimizers_and_counters(learner: Any, model: Any, first_counters: dict[str, Any]) -> None:
-    """Copy the optimizers, and the counters that training has changed and the model itself has not."""
-    for name, value in vars(learner).items():
-        if isinstance(value, torch.optim.Optimizer):
-            getattr(model, name).load_state_dict(value.state_dict())
-        elif name in first_counters and value != first_counters[name] and getattr(model, name) == first_counters[name]:
-            setattr(model, name, value)
+def _optimizers(model: Any) -> dict[str, Any]:
+    return {name: own.state_dict() for name, own in vars(model).items() if isinstance(own, torch.optim.Optimizer)}

@@ -1,8 +1,9 @@
-"""Unmodified games written for sorrel: with a fake of its interface, and with sorrel itself if it is installed."""
+"""Unmodified games written for sorrel, with a fake of its interface; `test_sorrel_games.py` plays sorrel's own."""
 
 from __future__ import annotations
 
-import importlib.util
+import copy
+import os
 import random
 import types
 from typing import Any
@@ -11,8 +12,8 @@ import numpy as np
 import pytest
 import torch
 
-from parallel_agents.core.errors import ConfigError, ContractError, LearnerError
-from parallel_agents.env.adapters.sorrel import ParallelEnvironment, parallelize
+from parallel_agents.core.errors import ConfigError, ContractError, LearnerError, WorkerDied
+from parallel_agents.env.adapters.sorrel import Encoder, ParallelEnvironment, copy_shallowly, parallelize
 from tests.env.adapters import fake_sorrel
 from tests.env.adapters.fake_sorrel import Gems, Model, RolloutBuffer, World
 
@@ -164,27 +165,55 @@ def test_a_game_with_its_own_run_experiment_warns_and_trains_inline() -> None:
 
 
 def test_unsupported_settings_raise() -> None:
-    with pytest.raises(ConfigError, match=r"parallel\.backend is 'process'.*by a thread or inline"):
-        played(Fast, config(backend="process"))
+    with pytest.raises(ConfigError, match=r"parallel\.backend is 'thread'.*by a process or inline"):
+        played(Fast, config(backend="thread"))
     with pytest.raises(ConfigError, match=r"policy_lag is 2 .* at most one training behind"):
         played(Fast, config(policy_lag=2))
     with pytest.raises(ConfigError, match=r"unknown key parallel\.turn_ordr; did you mean parallel\.turn_order"):
         played(Fast, config(turn_ordr="sequential"))
 
 
-@pytest.mark.skipif(
-    importlib.util.find_spec("sorrel") is None, reason="sorrel needs Python 3.12 and is not installed here"
-)
-def test_a_game_of_the_real_sorrel_runs() -> None:
-    from sorrel.examples.treasurehunt.entities import EmptyEntity  # type: ignore[import-not-found]
-    from sorrel.examples.treasurehunt.env import TreasurehuntEnv  # type: ignore[import-not-found]
-    from sorrel.examples.treasurehunt.world import TreasurehuntWorld  # type: ignore[import-not-found]
+def test_a_background_run_can_be_repeated(nothing_left: None) -> None:
+    one, other = played(Fast, config()), played(Fast, config())
+    assert equal(one, other)
+    assert one.log == other.log
 
-    given = {
-        "experiment": {"epochs": 1, "max_turns": 5, "record_period": 50},
-        "model": {"agent_vision_radius": 2, "epsilon_decay": 0.001},
-        "world": {"height": 9, "width": 9, "gem_value": 10, "food_value": 5, "bone_value": -10, "spawn_prob": 0.02},
-    }
-    game = parallelize(TreasurehuntEnv)(TreasurehuntWorld(given, EmptyEntity()), given)
-    game.run_experiment(animate=False, logging=False)
-    assert game.train_steps == 2 * len(game.agents)
+
+def test_a_learner_process_that_dies_ends_the_run(nothing_left: None) -> None:
+    class Dying(Model):
+        def train_step(self) -> Any:
+            os._exit(3)
+
+    class Broken(Gems):
+        model_type = Dying
+
+    with pytest.raises(WorkerDied, match="learner-sorrel"):
+        played(parallelize(Broken), config())
+
+
+def test_copies_of_an_entity_share_only_what_cannot_change() -> None:
+    class Own(fake_sorrel.Entity):
+        def __init__(self) -> None:
+            super().__init__()
+            self.seen = [1]
+
+    entity = Own()
+    copy_shallowly(entity)
+    twin = copy.deepcopy(entity)
+    assert type(twin) is Own
+    assert vars(twin) == {"location": None, "kind": "Own", "seen": [1]}
+    assert twin.seen is not entity.seen
+
+
+def test_the_encoder_adds_appearances_over_layers() -> None:
+    class At:
+        def __init__(self, kind: str) -> None:
+            self.kind = kind
+
+    draws = np.random.default_rng(0)
+    appearances = {kind: draws.normal(size=3) for kind in "abcd"}
+    region = np.array([At(kind) for kind in draws.choice(list("abcd"), 5 * 4 * 2)], dtype=object).reshape(5, 4, 2)
+    expected = np.array(
+        [[appearances[cell[0].kind] + appearances[cell[1].kind] for cell in row] for row in region]
+    ).transpose(2, 0, 1)
+    assert np.array_equal(Encoder()(region, appearances, 3), expected)
