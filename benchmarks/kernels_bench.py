@@ -11,9 +11,7 @@ both are bound to it; on two, JAX has two devices with half of the agents each, 
 
 from __future__ import annotations
 
-import json
 import os
-import select
 import subprocess
 import time
 from collections.abc import Callable, Iterator
@@ -28,7 +26,7 @@ from numba import njit
 
 from benchmarks.drift import Drift
 from benchmarks.measure import Done, Effort, Row, Side, compare, measure
-from benchmarks.peers import Unavailable, jax_python
+from benchmarks.peers import Unavailable, ask, peer_python
 from benchmarks.run import Bench
 from parallel_agents.algorithms.dqn import DQNLearner, QLearningOptions
 from parallel_agents.algorithms.learner import LearnerState, Snapshot
@@ -46,8 +44,6 @@ LOOPS = [(agents, cores, 1.3) for cores in (1, 2) for agents in (8, 32, 128)]
 """Whole loops: agents, cores, and the goal."""
 TURNS, UPDATES, BATCH, ROWS = 128, 32, 64, 10_240
 """Turns of an epoch and updates after it, samples of an update, and rows of a buffer."""
-PATIENCE = 600.0
-"""Seconds to wait for one answer of JAX."""
 
 Ours = Callable[[ThreadPoolExecutor], Callable[[], Done]]
 """Makes our side, given as many threads as there are cores."""
@@ -88,26 +84,27 @@ def _loop(effort: Effort, agents: int, cores: int, goal: float) -> tuple[str, Be
         "what": "loop", "agents": agents, "sizes": SMALL, "batch": BATCH, "updates": UPDATES, "turns": TURNS,
         "epochs": epochs, "rows": ROWS,
     }  # fmt: skip
-    config = {
-        "world": {"agents": agents},
-        "experiment": {"max_turns": TURNS, "record_period": 0},
-        "model": {
-            "algorithm": "dqn",
-            "hidden": [64, 64],
-            "batch_size": BATCH,
-            "updates_per_round": UPDATES,
-            "buffer_size": ROWS,
-            "learning_starts": 1,
-            "epsilon": 0.05,
-            "epsilon_final": 0.05,
-        },
-        "parallel": _where(cores),
-    }
 
     def ours(_: ThreadPoolExecutor) -> Callable[[], Done]:
-        return Run(Drift(config=config), epochs, {"turns": "turns", "updates": "updates"})
+        return Run(drift(agents, _where(cores)), epochs, {"turns": "turns", "updates": "updates"})
 
     return name, partial(_beside_jax, effort, name, words, asked, ours, cores, goal)
+
+
+def drift(agents: int, parallel: dict[str, Any]) -> Drift:
+    """Return the environment of whole loops, with an epoch as large as those of the peers."""
+    model = {
+        "algorithm": "dqn",
+        "hidden": [64, 64],
+        "batch_size": BATCH,
+        "updates_per_round": UPDATES,
+        "buffer_size": ROWS,
+        "learning_starts": 1,
+        "epsilon": 0.05,
+        "epsilon_final": 0.05,
+    }
+    experiment = {"max_turns": TURNS, "record_period": 0}
+    return Drift(config={"world": {"agents": agents}, "experiment": experiment, "model": model, "parallel": parallel})
 
 
 def _ppo(effort: Effort, cores: int) -> tuple[str, Bench]:
@@ -153,7 +150,7 @@ def _beside_jax(
         yield Row(name=name, ratio=None, goal=goal, unit="times as fast", repeats=0, skipped=reason)
         return
     try:
-        python = jax_python()
+        python = peer_python("jax")
     except Unavailable as reason:
         yield Row(name=name, ratio=None, goal=goal, unit="times as fast", repeats=0, skipped=str(reason))
         return
@@ -168,7 +165,7 @@ def _beside_jax(
             with ThreadPoolExecutor(cores) as pool:
                 yield compare(
                     name,
-                    Side("JAX", words, partial(_theirs, peer, asked, answer)),
+                    Side("JAX", words, partial(ask, peer, asked, answer)),
                     Side("ours", words, ours(pool)),
                     goal=goal,
                     repeats=effort.repeats(15 if asked["what"] == "update" else 7),
@@ -192,21 +189,6 @@ class Run:
         seconds = time.perf_counter() - start
         counts = {name: self._last[own] - before[own] for own, name in self._counted.items()}
         return Done(counts, self._last["backend"], seconds)
-
-
-def _theirs(peer: subprocess.Popen[str], asked: dict[str, Any], answer: dict[str, Any]) -> Done:
-    """Let JAX's process compute a round; write what it says about itself into `answer`."""
-    assert peer.stdin is not None
-    assert peer.stdout is not None
-    peer.stdin.write(json.dumps(asked) + "\n")
-    peer.stdin.flush()
-    if not select.select([peer.stdout], [], [], PATIENCE)[0]:
-        raise TimeoutError(f"JAX gave no answer within {PATIENCE:g} s")
-    line = peer.stdout.readline()
-    if not line:
-        raise RuntimeError(f"JAX's process ended with {peer.wait(10)}; its message is above")
-    answer.update(json.loads(line))
-    return Done(answer.pop("counts"), None, answer.pop("seconds"))
 
 
 class Rounds:

@@ -5,25 +5,37 @@ reason in the row.
 
     python -m benchmarks.peers sorrel         install sorrel beside this package on Python 3.12, whatever the size
     python -m benchmarks.peers sorrel 3.13    the same on Python 3.13
-    python -m benchmarks.peers jax            install JAX now
+    python -m benchmarks.peers jax            install JAX now; likewise sb3, torchrl and tianshou
 """
 
 from __future__ import annotations
 
 import importlib
 import json
+import select
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
+from benchmarks.measure import Done
+
 ROOT = Path(__file__).parents[2]
 VENVS = ROOT / "benchmarks" / ".venvs"
 CPPRB = "cpprb==11.0.0"
-JAX = "jax==0.10.2"
+PACKAGES = {
+    "jax": ("jax==0.10.2",),
+    "sb3": ("stable-baselines3==2.9.2", "torch==2.13.0"),
+    "tianshou": ("tianshou==2.0.1", "torch==2.13.0"),
+    "torchrl": ("torchrl==0.14.1", "torch==2.13.0"),
+}
+"""What is installed into the environment of each peer that runs on the Python of the benchmarks."""
 SORREL = ("sorrel==1.6.0", "torch==2.13.0")
 PATIENCE = 1800.0
+"""Seconds that an installation may take."""
+ANSWER_PATIENCE = 600.0
+"""Seconds to wait for one answer of a peer."""
 _READY = "installed"
 """A file in each environment that says it is complete: an interrupted installation is made anew."""
 
@@ -71,16 +83,31 @@ def sorrel_python(version: str = "3.12", *, any_size: bool = False) -> Path:
     return python
 
 
-def jax_python() -> Path:
-    """The interpreter of an environment that holds JAX for the CPU, made at the first call."""
-    folder = VENVS / "jax"
+def peer_python(name: str) -> Path:
+    """The interpreter of an environment that holds a peer of `PACKAGES`, made at the first call."""
+    folder = VENVS / name
     python = folder / "bin" / "python"
     if not (folder / _READY).exists():
         shutil.rmtree(folder, ignore_errors=True)
         _run([sys.executable, "-m", "venv", str(folder)])
-        _pip(str(python), "install", JAX)
+        _pip(str(python), "install", *PACKAGES[name])
         (folder / _READY).touch()
     return python
+
+
+def ask(peer: subprocess.Popen[str], question: dict[str, Any], answer: dict[str, Any]) -> Done:
+    """Let the process of a peer do some work; write what it says about itself into `answer`."""
+    assert peer.stdin is not None
+    assert peer.stdout is not None
+    peer.stdin.write(json.dumps(question) + "\n")
+    peer.stdin.flush()
+    if not select.select([peer.stdout], [], [], ANSWER_PATIENCE)[0]:
+        raise TimeoutError(f"{peer.args} gave no answer within {ANSWER_PATIENCE:g} s")
+    line = peer.stdout.readline()
+    if not line:
+        raise RuntimeError(f"{peer.args} ended with {peer.wait(10)}; its message is above")
+    answer.update(json.loads(line))
+    return Done(answer.pop("counts"), None, answer.pop("seconds"))
 
 
 def _python(version: str) -> str:

@@ -3,9 +3,10 @@
 import sys
 from functools import partial
 
-from benchmarks.peers import cpprb, jax_python, sorrel_python
+from benchmarks.peers import PACKAGES, cpprb, peer_python, sorrel_python
 
-MAKERS = {"cpprb": cpprb, "jax": jax_python, "sorrel": partial(sorrel_python, any_size=True)}
+MAKERS = {"cpprb": cpprb, "sorrel": partial(sorrel_python, any_size=True)}
+MAKERS |= {name: partial(peer_python, name) for name in PACKAGES}
 
 if __name__ == "__main__":
     if len(sys.argv) < 2 or sys.argv[1] not in MAKERS:

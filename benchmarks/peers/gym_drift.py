@@ -1,4 +1,4 @@
-"""The world of `benchmarks/drift.py` for one agent, as a Gymnasium environment: for libraries that train one agent each."""
+"""The world of `benchmarks/drift.py` for one agent, as a Gymnasium environment, for libraries that train single agents."""
 
 from typing import Any
 

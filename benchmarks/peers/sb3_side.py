@@ -5,8 +5,8 @@ One line of JSON asks, one answers with what was done and the seconds of the cal
     {"agents": 8, "sizes": [8, 64, 64, 4], "batch": 64, "turns": 512, "interval": 4, "rows": 1024}
 
 Each agent has a model, a buffer and a world of its own; an update follows every `interval` turns. The world is that of
-`benchmarks/drift.py`. SB3's DQN takes the target network's best action where ours takes the online network's: one forward
-pass of a batch less for SB3.
+`benchmarks/drift.py`. SB3's DQN takes the target network's best action where ours takes the online network's, so SB3
+computes one forward pass of a batch less.
 """
 
 import json

@@ -1,8 +1,8 @@
-"""N independent double-DQN learners in TorchRL, run by the Python of its own environment: questions as in `sb3_side.py`.
+"""N independent double-DQN learners in TorchRL: questions and answers as in `sb3_side.py`.
 
-The strongest form that TorchRL offers: `MultiAgentMLP` with parameters of their own for every agent, computed by `vmap`;
-one buffer whose rows hold the transitions of all agents, so all agents of an update share their sampled rows; one fused
-Adam over all parameters, no clipping per agent. Ours does more: own rows, own clipping, own Adam for each agent.
+The strongest form that TorchRL offers: `MultiAgentMLP` with parameters of their own for every agent, computed by
+`vmap`; one buffer whose rows hold the transitions of all agents, so all agents of an update share their sampled rows;
+one fused Adam over all parameters, no clipping. Ours does more: own rows, own clipping, own Adam for each agent.
 """
 
 import json
@@ -44,15 +44,17 @@ class Learners:
             self.policy, action_space="categorical", delay_value=True, double_dqn=True, loss_function="smooth_l1"
         )
         self.loss.set_keys(
-            action_value=("agents", "action_value"), action=("agents", "action"), value=("agents", "chosen_action_value"),
-            reward=("agents", "reward"), done=("agents", "done"), terminated=("agents", "terminated"),
-        )  # fmt: skip
+            action_value=("agents", "action_value"),
+            action=("agents", "action"),
+            value=("agents", "chosen_action_value"),
+            reward=("agents", "reward"),
+            done=("agents", "done"),
+            terminated=("agents", "terminated"),
+        )
         self.loss.make_value_estimator(gamma=0.95)
         self.target = SoftUpdate(self.loss, eps=0.99)
         self.optimizer = torch.optim.Adam(self.loss.parameters(), 1e-3, fused=True)
-        self.buffer = TensorDictReplayBuffer(
-            storage=LazyTensorStorage(rows), sampler=RandomSampler(), batch_size=batch
-        )
+        self.buffer = TensorDictReplayBuffer(storage=LazyTensorStorage(rows), sampler=RandomSampler(), batch_size=batch)
         self.pushes = torch.from_numpy(
             np.sin(np.arange(sizes[-1] * sizes[0])).reshape(sizes[-1], sizes[0]).astype(np.float32)
         )
