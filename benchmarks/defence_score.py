@@ -11,8 +11,11 @@ from __future__ import annotations
 
 import json
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
+
+import torch
 
 from benchmarks.run import provenance
 from parallel_agents.workflows.blue_policies import PolicyFactory, TrainedDefender, scripted
@@ -24,14 +27,14 @@ EPISODES, BASELINES = 1000, ("random", "sleep", "react_restore", "blue_react_res
 
 def main(version: str, folders: list[Path]) -> None:
     """Score every training's last stage, their ensemble and the baselines; write the results."""
+    torch.set_num_threads(1)
     files = [max(folder.glob("*.safetensors")) for folder in folders]
     models = [NetworkDefence(config={"world": {"weights": str(file)}}).agents[0].model for file in files]
-    policies: dict[str, PolicyFactory] = {
-        folder.name: lambda worlds, model=model: TrainedDefender(model, worlds)  # type: ignore[misc]
-        for folder, model in zip(folders, models, strict=True)
-    }
+    policies: dict[str, PolicyFactory] = {}
     if len(models) > 1:
         policies["ensemble"] = lambda worlds: TrainedDefender(models, worlds)
+    for folder, model in zip(folders, models, strict=True):
+        policies[folder.name] = partial(TrainedDefender, model)
     policies |= {name: lambda worlds, name=name: scripted(name) for name in BASELINES}  # type: ignore[misc]
     courses = {
         folder.name: [json.loads(line) for line in (folder / "stages.jsonl").read_text().splitlines()]
