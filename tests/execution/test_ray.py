@@ -51,7 +51,7 @@ PROBLEMS: dict[str, tuple[Any, dict[str, Any]]] = {
     "a game with PPO": (treasure_hunt, {"world": {"agents": 5}, "model": {"algorithm": "ppo", "hidden": (8,)}}),
     "the market": (
         lambda: MarketEnvironment,
-        {"experiment": {"worlds": 4}, "world": {"agents": 4, "users": 200}, "model": {"hidden": (8,)}},
+        {"experiment": {"worlds": 4}, "world": {"agents": 4}, "model": {"hidden": (8,)}},
     ),
     "the defence": (lambda: NetworkDefence, {"experiment": {"worlds": 2, "seeds": 4}, "model": {"hidden": (8,)}}),
 }
