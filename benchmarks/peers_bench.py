@@ -1,8 +1,8 @@
 """Whole loops of N independent DQN learners beside Stable-Baselines3, TorchRL and Tianshou, alternately.
 
-Each peer runs in an environment of its own (`benchmarks/peers`), as a process that waits while ours computes. Every agent
-has a network 8-64-64-4, a buffer and a world of its own (`benchmarks/drift.py`); an update of 64 samples follows every
-4 turns. Ours is the whole framework with its default backend. JAX stands in `kernels_bench.py`.
+Each peer runs in an environment of its own (`benchmarks/peers`), as a process that waits while ours computes. Every
+agent has a network 8-64-64-4, a buffer and a world of its own (`benchmarks/drift.py`); an update of 64 samples follows
+every 4 turns. Ours is the whole framework with its default backend. JAX stands in `kernels_bench.py`.
 """
 
 from __future__ import annotations

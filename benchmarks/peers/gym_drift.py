@@ -1,4 +1,4 @@
-"""The world of `benchmarks/drift.py` for one agent, as a Gymnasium environment, for libraries that train single agents."""
+"""The world of `benchmarks/drift.py` for one agent, as a Gymnasium environment."""
 
 from typing import Any
 
