@@ -395,7 +395,7 @@ class RayBackend:
     def _identify(self, stacks: Sequence[Any], until: float, deadline: float) -> None:
         """Wait for all workers; refuse those on machines that would give other bytes."""
         kinds = self._cluster.ray.exceptions
-        portable = all(stack.portable for stack in stacks)
+        portable = all(stack.native for stack in stacks)
         own = numerics.fingerprint(stacks[0].device, portable=portable)
         for worker, answer in [(w, w.actor.identify.remote(portable).future()) for w in self._workers]:
             try:

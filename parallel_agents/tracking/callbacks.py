@@ -66,10 +66,14 @@ class BaseCallback(Callback):
 
 
 class Throttle:
-    """Calls a function at most every `every` seconds, and so seldom that it takes at most `share` of the time."""
+    """Calls a function at most every `every` seconds, and so seldom that it takes at most `share` of the time.
 
-    def __init__(self, every: float, share: float = 0.005) -> None:
-        self._every, self._share, self._due = every, share, 0.0
+    at_once: the first call need not wait.
+    """
+
+    def __init__(self, every: float, share: float = 0.005, *, at_once: bool = True) -> None:
+        self._every, self._share = every, share
+        self._due = 0.0 if at_once else time.monotonic() + every
 
     @property
     def is_due(self) -> bool:

@@ -108,7 +108,7 @@ class TraceWriter(BaseCallback):
 
     def __init__(self, timeline: Timeline, path: Path, *, every: float = 5.0) -> None:
         self._timeline, self._path = timeline, path
-        self._throttle = Throttle(every)
+        self._throttle = Throttle(every, at_once=False)  # short runs are written once, at their end
 
     def on_epoch(self, stats: EpochStats) -> None:
         self._throttle.call(lambda: self._timeline.write(self._path, newest=LIVE_SPANS))

@@ -60,7 +60,7 @@ def test_a_defender_is_trained_and_scored(command: Command, tmp_path: Path) -> N
     )  # fmt: skip
     assert trained.code == 0, trained.err
     assert trained.json["config"]["world"]["version"] == "leaderboard"
-    assert shown(Path(out))["The defended network"] == ["The network in epoch 1"]
+    assert shown(Path(out))["The defended network"] == ["The network"]
     animation = tmp_path / "episode.gif"
     scored = command("workflow", "evaluate", out, "--episodes", "4", "--animation", str(animation), "--json", "--quiet")
     assert scored.code == 0, scored.err

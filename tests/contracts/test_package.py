@@ -118,7 +118,12 @@ def test_no_draw_comes_from_a_global_generator() -> None:
     }
     # a forked worker seeds numpy's generator afresh, so that users' worlds in two workers do not draw the same numbers
     # whether a user's own learner has moved a global generator is seen in that generator's state
+    # sorrel's models draw from global generators: the process that trains them seeds its own, from the game's
     assert draws == {
+        *(
+            ("parallel_agents/env/adapters/sorrel.py", draw)
+            for draw in ("np.random.randint", "np.random.seed", "random.seed", "torch.manual_seed")
+        ),
         ("parallel_agents/execution/forkserver.py", "np.random.seed"),
         ("parallel_agents/engine/standalone.py", "np.random.get_state"),
         ("parallel_agents/engine/standalone.py", "random.getstate"),
@@ -139,8 +144,9 @@ IN_MEMORY = {
     ("parallel_agents/nn/user_module.py", "pickle.loads"),
     ("parallel_agents/execution/forkserver.py", "pickle.load"),  # from the parent process, through a pipe
     ("parallel_agents/env/adapters/worker_envs.py", "cloudpickle.loads"),
+    ("parallel_agents/env/adapters/sorrel.py", "cloudpickle.loads"),
 }
-"""Bytes that a parent sends from its memory to a worker it has spawned, through the worker's pipe."""
+"""Bytes that a parent and a worker it has spawned send each other from their memory, through the worker's pipe."""
 
 
 def test_nothing_is_unpickled_from_files_evaluated_or_printed() -> None:

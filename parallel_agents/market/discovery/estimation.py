@@ -210,7 +210,7 @@ def student_factor(free: int) -> float:
     """Return by how much Student's 95 % point for some degrees of freedom exceeds the normal's, nearly.
 
     >>> round(student_factor(13) * 1.645, 2)
-    1.76
+    1.77
     """
     n = max(free, 2)
     return 1.0 + (_Z**2 + 1.0) / (4.0 * n) + (5.0 * _Z**4 + 16.0 * _Z**2 + 3.0) / (96.0 * n**2)
