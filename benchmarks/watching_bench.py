@@ -21,8 +21,8 @@ from benchmarks.measure import Effort, Row
 from benchmarks.run import Bench
 
 VIEWERS, AGENTS = 3, 8
-_WINDOW = 0.75
-"""Seconds with viewers, or without, before the next change."""
+_SETTLE, _WINDOW = 1.5, 4.0
+"""Seconds until viewers have read what came before them, and seconds of one measurement."""
 _TAIL_BYTES = 2**16
 
 
@@ -32,7 +32,7 @@ def benches(effort: Effort) -> Iterator[tuple[str, Bench]]:
 
 def _watching(effort: Effort) -> Iterator[Row]:
     """Compare the turns per second of one run with and without viewers, who come and go all the time."""
-    pairs = effort.repeats(32) or 2
+    pairs = effort.repeats(16) or 2
     rates: dict[bool, list[float]] = {False: [], True: []}
     with TemporaryDirectory() as folder, _training(Path(folder) / "run") as address:
         metrics = Path(folder) / "run" / "metrics.jsonl"
@@ -46,7 +46,7 @@ def _watching(effort: Effort) -> Iterator[Row]:
                 with ExitStack() as stack:
                     for _ in range(VIEWERS if watched else 0):
                         stack.enter_context(_viewer(address))
-                    time.sleep(0.1)
+                    time.sleep(_SETTLE)
                     turns, seconds = _progress(metrics)
                     time.sleep(_WINDOW)
                     later_turns, later_seconds = _progress(metrics)
