@@ -6,10 +6,13 @@ one fused Adam over all parameters, no clipping. Ours does more: own rows, own c
 """
 
 import json
+import os
 import sys
 import time
 from functools import cache
 from typing import Any
+
+os.environ["RL_LOGGING_LEVEL"] = "ERROR"  # it would write between the answers
 
 import numpy as np
 import torch
