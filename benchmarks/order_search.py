@@ -104,7 +104,7 @@ if __name__ == "__main__":
     target = Path(__file__).parent / "results" / "order_search.json"
     target.parent.mkdir(exist_ok=True)
     for number in [int(word) for word in sys.argv[1:]] or [0]:
-        row = study(number)
-        earlier = json.loads(target.read_text()).get("rows", []) if target.exists() else []
+        row = {**provenance(), **study(number)}  # each seed says where it was measured: others may be older
+        earlier = json.loads(target.read_text()) if target.exists() else []
         rows = sorted([*(each for each in earlier if each["seed"] != number), row], key=lambda each: each["seed"])
-        target.write_text(json.dumps({**provenance(), "rows": rows}, indent=1) + "\n")
+        target.write_text(json.dumps(rows, indent=1) + "\n")

@@ -163,8 +163,7 @@ def games() -> str:
 
 def order_search() -> str:
     """Return the table of simple regrets of searches on trained policies, per training seed."""
-    results = json.loads((RESULTS / "order_search.json").read_text())
-    rows = results["rows"]
+    rows = json.loads((RESULTS / "order_search.json").read_text())
     lines = [
         [str(row["seed"]), method, *(f"{mean:.2f} ± {half:.2f}" for mean, half in cells.values())]
         for row in rows
@@ -175,8 +174,9 @@ def order_search() -> str:
     def each(name: str) -> str:
         return ", ".join(f"{row[name]:.2f}" for row in rows)
 
+    where = "\n".join(f"- Seed {row['seed']}: {measured([row])}" for row in rows)
     return (
-        f"{measured([results])}\n\n{table(' | '.join([':seed', 'simple regret', *shown]), lines)}\n\n"
+        f"{where}\n\n{table(' | '.join([':seed', 'simple regret', *shown]), lines)}\n\n"
         f"Searches by each method: {', '.join(str(row['searches']) for row in rows)}. Fine-tuned twice, an order's "
         f"return has a deviation of {each('noise')}; the means of the 120 orders have one of "
         f"{each('spread_of_orders')} and a range of {each('range_of_orders')}. The correlation of the two fine-tunings "

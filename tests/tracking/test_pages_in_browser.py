@@ -153,7 +153,7 @@ def test_a_million_epochs_are_painted_within_a_second(browser: Browser, run: Pat
             file.write("".join(epoch_line(epoch, [1.0, epoch / 1e6]) + "\n" for epoch in range(first, first + 10_000)))
     painted, answered = [], []
     browser.emulate()
-    for _ in range(5):  # a new server each time; the quickest is what the page takes on a machine without other work
+    for _ in range(5):  # a new server each time
         with LivePage(open_views([run]), port=0) as page:
             browser.open("about:blank")
             browser.open(page.address)
@@ -166,8 +166,8 @@ def test_a_million_epochs_are_painted_within_a_second(browser: Browser, run: Pat
             )
             answered.append(time.monotonic() - began)
             browser.open("about:blank")
-    assert min(painted) < 1000.0, f"milliseconds to the first paint: {painted}"
-    assert min(answered) < 0.5, "the page answers at once, while the rest of the file is being read"
+    assert max(painted) < 1000.0, f"milliseconds to the first paint: {painted}"
+    assert max(answered) < 0.5, "the page answers at once, while the rest of the file is being read"
 
 
 @pytest.mark.slow
