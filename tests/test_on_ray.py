@@ -69,7 +69,7 @@ def test_replicas_on_ray_have_the_digests_of_one_run(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.usefixtures("cluster")
 @pytest.mark.filterwarnings("ignore::DeprecationWarning:ray", "ignore::FutureWarning:ray")
-def test_ray_tune_searches_reports_and_continues_from_checkpoints(tmp_path: Path) -> None:
+def test_ray_tune_searches_and_gets_metrics_and_checkpoints(tmp_path: Path) -> None:
     from ray import tune
 
     names = {"model.lr": tune.grid_search([0.001, 0.01])}

@@ -270,8 +270,8 @@ class Trace:
             )
         if overlap < 0.2:
             found.append(
-                "collection and learning take turns: with parallel.async_learning and --backend process they run side "
-                "by side"
+                "collection and learning take turns: with parallel.async_learning and --backend thread (process for "
+                "networks that torch computes) they run side by side"
             )
         for stage, limit, change in (
             ("checkpoint", 0.1, "experiment.checkpoint_every"),
