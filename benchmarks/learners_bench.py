@@ -33,12 +33,11 @@ from parallel_agents.nn import Invariance, ModuleNetwork
 from parallel_agents.nn.numerics import require
 from parallel_agents.tracking.timeline import Timeline
 
-AGENTS = (2, 8, 32, 128)
 ACTIONS = 4
 SIZES = {"small": (8, 64), "sorrel": (750, 250)}
 """Number of inputs, and units of a hidden layer."""
-QUICK_AGENTS = 8
-"""The most agents of the large size in a quick run."""
+AGENTS = {"small": (2, 32), "sorrel": (8,)}
+"""Numbers of agents that are measured: with more, ratios of small networks grow and those of large ones stay."""
 SECONDS = 0.1
 """The least duration of one measurement."""
 
@@ -54,16 +53,12 @@ class Learner:
     replays: bool = True
     """Whether it learns from sampled batches; otherwise from whole trajectories."""
     sizes: Mapping[str, tuple[int, int]] = field(default_factory=lambda: SIZES)
-    agents: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
-    """The numbers of agents of a size, if not all of `AGENTS` are measured."""
 
 
 ROLLOUT = {"worlds": 8, "rollout": 31, "n_epochs": 2, "n_minibatches": 4}
 """With the row after the last turn, a rollout has 32 rows: whole sequences."""
 SEQUENCES: dict[str, Any] = {"recurrent": True, "sequence": SEQUENCE}
 PICTURE = (4, 9, 9)
-FEW = {"sorrel": (2, 8, 32)}
-"""Without 128 large agents, whose sequences would take minutes."""
 
 
 def own_module(inputs: int, units: int) -> nn.Module:
@@ -105,14 +100,12 @@ LEARNERS = {
         lambda inputs, units: DQN((inputs,), ACTIONS, hidden=(units, units), **SEQUENCES),
         lambda inputs, units: PlainRecurrentDQN(inputs, units, ACTIONS),
         updates=2,
-        agents=FEW,
     ),
     "recurrent ppo": Learner(
         lambda inputs, units: PPO((inputs,), ACTIONS, hidden=(units, units), **ROLLOUT, **SEQUENCES),
         lambda inputs, units: PlainRecurrentPPO(inputs, units, ACTIONS),
         updates=8,
         replays=False,
-        agents=FEW,
     ),
     "dqn, own module": Learner(
         lambda inputs, units: DQN((inputs,), ACTIONS, network=partial(own_module, inputs, units)),
@@ -133,7 +126,7 @@ def benches(effort: Effort) -> Iterator[tuple[str, Bench]]:
     require()
     for name, learner in LEARNERS.items():
         for size, (inputs, units) in learner.sizes.items():
-            for agents in learner.agents.get(size, AGENTS):
+            for agents in AGENTS[size]:
                 row = f"{name} {size} ({inputs} inputs, {units} units), {agents} agents: module loop / stack"
                 yield row, partial(_pair, row, learner, agents, (inputs, units), effort)
     yield "CartPole, dqn: ten runs one by one / ten seeds in one stack", partial(_replicas, effort)
@@ -141,11 +134,6 @@ def benches(effort: Effort) -> Iterator[tuple[str, Bench]]:
 
 def _pair(name: str, learner: Learner, agents: int, shape: tuple[int, int], effort: Effort) -> Iterator[Row]:
     """Measure acting and updating of one learner."""
-    if effort.quick and agents > QUICK_AGENTS and shape == SIZES["sorrel"]:
-        for part in ("acting", "updating"):
-            reason = "left out of a quick run, in which it alone would take minutes"
-            yield Row(name=f"{part}, {name}", ratio=None, goal=1.0, unit="times as fast", repeats=0, skipped=reason)
-        return
     ours = BenchStack.of(learner.ours(*shape), agents)
     plain = [learner.plain(*shape) for _ in range(agents)]
     yield _compared(f"acting, {name}", _acting(ours, plain), effort)

@@ -9,6 +9,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -24,10 +25,10 @@ MODULES = [
 ]
 
 
-def _trees() -> Iterator[tuple[str, ast.Module]]:
-    """Yield the path and the syntax tree of every module."""
-    for path in SOURCES:
-        yield str(path.relative_to(ROOT)), ast.parse(path.read_text(encoding="utf-8"))
+@cache
+def _trees() -> list[tuple[str, ast.Module]]:
+    """Return the path and the syntax tree of every module."""
+    return [(str(path.relative_to(ROOT)), ast.parse(path.read_text(encoding="utf-8"))) for path in SOURCES]
 
 
 def _dotted(node: ast.expr) -> str:
@@ -37,12 +38,15 @@ def _dotted(node: ast.expr) -> str:
     return node.id if isinstance(node, ast.Name) else ""
 
 
-def _calls() -> Iterator[tuple[str, str]]:
-    """Yield the place and the dotted name of every call."""
-    for where, tree in _trees():
-        for node in ast.walk(tree):
-            if isinstance(node, ast.Call):
-                yield f"{where}:{node.lineno}", _dotted(node.func)
+@cache
+def _calls() -> list[tuple[str, str]]:
+    """Return the place and the dotted name of every call."""
+    return [
+        (f"{where}:{node.lineno}", _dotted(node.func))
+        for where, tree in _trees()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call)
+    ]
 
 
 def test_every_module_has_a_docstring() -> None:
