@@ -1,3 +1,11 @@
-"""Before any test imports numba: its cache is keyed by the sources of all kernels, so that no test sees stale code."""
+"""Set what must hold before any test imports numpy or numba.
 
-import parallel_agents.core.compiled  # noqa: F401 - importing it is what it is for
+Two processes run tests on two cores, so threads of numpy's BLAS would only wait for each other. The cache of numba is
+keyed by the sources of all kernels, so that no test sees stale code.
+"""
+
+import os
+
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
+import parallel_agents.core.compiled  # noqa: E402, F401 - importing it is what it is for
