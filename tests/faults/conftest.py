@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +18,17 @@ ROOT = Path(__file__).parents[2]
 Ended = subprocess.CompletedProcess[str]
 
 
-def begin(*words: object, folder: Path = ROOT, wrap: Callable[[list[str]], list[str]] = list) -> subprocess.Popen[str]:
+def begin(
+    *words: object,
+    folder: Path = ROOT,
+    wrap: Callable[[list[str]], list[str]] = list,
+    environment: Mapping[str, str] | None = None,
+) -> subprocess.Popen[str]:
     """Start Python with these words, in a process group of its own. wrap: puts a command around it."""
     return subprocess.Popen(
         wrap([sys.executable, *map(str, words)]),
         cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        env={**os.environ, "PYTHONPATH": str(ROOT), **(environment or {})},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
