@@ -1,12 +1,13 @@
 """Run the benchmarks, print and store their rows, and exit with 1 if a row failed or missed its goal.
 
-python -m benchmarks.run                all of them; writes results/latest.json
-python -m benchmarks.run engine market  only those of engine_bench.py and market_bench.py; writes results/partial.json
+python -m benchmarks.run                all of them; also writes results/latest.json
+python -m benchmarks.run engine market  only those of engine_bench.py and market_bench.py
 python -m benchmarks.run kernels --rows "whole loop"   only the rows whose names contain these words
 python -m benchmarks.run --quick        no repeats and shorter runs: shows that every row works, and judges no goal
 
-`latest.json` is always one run of all benchmarks on one commit: a run of some benchmarks does not change it, and each
-row of `partial.json` says `"partial": true`. Both are lists of rows; each row says where it was measured.
+A benchmark that was measured whole writes its rows to `results/rows/NAME.json` as soon as it has ended: the figures of
+the documentation come from there. `latest.json` is one run of all benchmarks on one commit. Quick runs and runs of some
+rows write `partial.json` instead and change nothing else. Each row says where it was measured.
 """
 
 from __future__ import annotations
@@ -51,12 +52,20 @@ def main(arguments: Sequence[str] | None = None, *, results: Path = RESULTS) -> 
     if unknown := set(options.benchmarks) - set(names):
         parser.error(f"no benchmark is called {', '.join(sorted(unknown))}: choose from {', '.join(names)}")
     torch.set_num_threads(1)  # with more, small kernels of torch depend on the load of the machine
-    chosen = options.benchmarks or names
-    benches = (pair for name in chosen for pair in load(name, Effort(options.quick)) if options.rows in pair[0])
-    partial = bool(options.benchmarks or options.rows)
+    partial = bool(options.rows or options.quick)
     where = provenance() | {"quick": options.quick, "partial": partial}
-    target = results / ("partial.json" if partial else "latest.json")
-    return run(benches, where, target)
+    records: list[Record] = []
+    for name in options.benchmarks or names:
+        own = run((pair for pair in load(name, Effort(options.quick)) if options.rows in pair[0]), where)
+        records += own
+        if own and not partial:
+            store(own, results / "rows" / f"{name}.json")
+    if partial or not options.benchmarks:
+        store(records, results / ("partial.json" if partial else "latest.json"))
+    bad = sum(not record["good"] for record in records)
+    skipped = sum(record["skipped"] is not None for record in records)
+    sys.stdout.write(f"{len(records)} rows: {bad} not good, {skipped} skipped\n")
+    return 1 if bad or not records else 0
 
 
 def load(name: str, effort: Effort) -> Iterator[tuple[str, Bench]]:
@@ -64,8 +73,8 @@ def load(name: str, effort: Effort) -> Iterator[tuple[str, Bench]]:
     return iter(importlib.import_module(f"benchmarks.{name}_bench").benches(effort))
 
 
-def run(benches: Iterable[tuple[str, Bench]], where: Record, target: Path) -> int:
-    """Measure every bench, write all rows, and return 1 if one of them failed or missed its goal."""
+def run(benches: Iterable[tuple[str, Bench]], where: Record) -> list[Record]:
+    """Measure every bench, print its rows, and return them as they are stored."""
     records: list[Record] = []
     for name, bench in benches:
         before = os.getloadavg()
@@ -76,12 +85,13 @@ def run(benches: Iterable[tuple[str, Bench]], where: Record, target: Path) -> in
             sys.stdout.write(line(row, good) + "\n")
             sys.stdout.flush()
             records.append(asdict(row) | {"good": good} | where | load)
+    return records
+
+
+def store(records: Sequence[Record], target: Path) -> None:
+    """Write rows to a file, one a line."""
     target.parent.mkdir(parents=True, exist_ok=True)
     target.write_text("[\n" + ",\n".join(json.dumps(record) for record in records) + "\n]\n")
-    bad = sum(not record["good"] for record in records)
-    skipped = sum(record["skipped"] is not None for record in records)
-    sys.stdout.write(f"{len(records)} rows written to {target}: {bad} not good, {skipped} skipped\n")
-    return 1 if bad or not records else 0
 
 
 def measured(name: str, bench: Bench) -> list[Row]:

@@ -68,28 +68,25 @@ def measured(records: Sequence[Record]) -> str:
     loads = [record[key] for record in records for key in ("load_start", "load_end") if record.get(key) is not None]
     load = f", load {min(loads):g} to {max(loads):g}" if loads else ""
     changed = " with changes" if first["dirty"] else ""
-    quick = " A quick run, a single short call of each side: it shows that rows work, not how fast they are."
     return (
         f"Measured at commit {first['commit'][:10]}{changed} on {first['date'][:10]}: {machine['cpu']}, "
-        f"{machine['cores']} cores{load}; {versions}.{quick if first.get('quick') else ''}"
+        f"{machine['cores']} cores{load}; {versions}."
     )
 
 
-def rows(*names: str) -> list[Record]:
-    """Return the stored rows whose names begin with one of these; without names, all of them."""
-    records = json.loads((RESULTS / "latest.json").read_text())
-    return [record for record in records if not names or record["name"].startswith(names)]
+def rows_of(name: str) -> list[Record]:
+    """Return the stored rows of a benchmark, all of one run; none if it has not been measured."""
+    path = RESULTS / "rows" / f"{name}.json"
+    return json.loads(path.read_text()) if path.exists() else []
 
 
-def rows_table(*names: str) -> str:
-    """Return the table of ratios, goals and counted work of rows."""
-    records = rows(*names)
+def rows_table(*benchmarks: str) -> str:
+    """Return a table of ratios, goals and counted work for each of some benchmarks."""
 
     def line(record: Record) -> list[str]:
         ratio = f"skipped: {record['skipped']}" if record["skipped"] else f"failed: {record['failed']}"
         if record["ratio"] is not None:
-            unit = record["unit"]
-            ratio = f"ran, not measured ({unit})" if record["quick"] else f"{record['ratio']:.3g} {unit}"
+            ratio = f"{record['ratio']:.3g} {record['unit']}"
         goal = "" if record["goal"] is None else f"{'at most' if record['at_most'] else 'at least'} {record['goal']:g}"
         counts = record["sides"][0]["counts"] if record["sides"] else {}
         work = ", ".join(f"{count:,} {what.replace('_', ' ')}" for what, count in counts.items())
@@ -97,7 +94,37 @@ def rows_table(*names: str) -> str:
         return [record["name"], ratio, goal + ("" if record["good"] else " (missed)"), work, backends]
 
     columns = "row | :ratio | goal | work of a call, on each side | backend in use"
-    return f"{measured(records)}\n\n{table(columns, map(line, records))}"
+    parts = []
+    for name in benchmarks:
+        command, records = f"`python -m benchmarks.run {name}`", rows_of(name)
+        if not records:
+            parts.append(f"Not measured yet: {command}.")
+        else:
+            parts.append(f"{command}. {measured(records)}\n\n{table(columns, map(line, records))}")
+    return "\n\n".join(parts)
+
+
+def all_rows() -> str:
+    """Return the tables of all benchmarks."""
+    return rows_table(*sorted(path.stem.removesuffix("_bench") for path in RESULTS.parent.glob("*_bench.py")))
+
+
+def peers() -> str:
+    """Return how many times as fast as its peers the whole loop is, by number of agents."""
+    pattern = re.compile(r"whole loop, 8-64-64-4, batch 64, (\d+) agents(?:, (\d) cores)?: (.+) / ours")
+    records = [*rows_of("kernels"), *rows_of("peers")]
+    ratios: dict[str, dict[int, str]] = {}
+    for record in records:
+        if (found := pattern.fullmatch(record["name"])) and record["ratio"] is not None:
+            agents, cores, peer = found.groups()
+            title = peer if cores is None else f"{peer}, {cores} core{'s' * (cores != '1')} for each side"
+            ratios.setdefault(title, {})[int(agents)] = f"{record['ratio']:.3g}"
+    if not ratios:
+        return "Not measured yet: `python -m benchmarks.run kernels peers`."
+    sizes = sorted({agents for own in ratios.values() for agents in own})
+    lines = [[title, *(own.get(agents, "") for agents in sizes)] for title, own in ratios.items()]
+    header = " | ".join(["times as fast as", *(f":{agents} agents" for agents in sizes)])
+    return f"{table(header, lines)}\n\n`python -m benchmarks.run kernels peers`. {measured(records)}"
 
 
 def market_learning() -> str:
@@ -243,9 +270,10 @@ def one_or_many() -> str:
 
 
 WRITERS: dict[str, Callable[[], str]] = {
-    "all rows": rows_table,
-    "importance": lambda: rows_table("importance:", "sampling:"),
-    "market": lambda: rows_table("market:"),
+    "all rows": all_rows,
+    "peers": peers,
+    "importance": lambda: rows_table("importance", "sampling"),
+    "market": lambda: rows_table("market"),
     "market learning": market_learning,
     "market task": market_task,
     "games": games,
@@ -253,7 +281,7 @@ WRITERS: dict[str, Callable[[], str]] = {
     "order compliance": order_compliance,
     "defence score": defence_score,
     "one or many": one_or_many,
-    "network": lambda: rows_table("network defence", "25 network", "order search", "the documented search"),
+    "network": lambda: rows_table("workflows"),
 }
 
 

@@ -13,8 +13,6 @@ import benchmarks.run
 from benchmarks.measure import Row
 from benchmarks.run import main, provenance, run
 
-WHERE = {"commit": "abc", "quick": False, "partial": False}
-
 
 def a_row(name: str, ratio: float | None = 2.0, **fields: Any) -> Row:
     return Row(name=name, ratio=ratio, goal=1.5, unit="times as fast", repeats=1, **fields)
@@ -33,53 +31,82 @@ def stored(path: Path) -> dict[str, Any]:
     return {own["name"]: own for own in json.loads(path.read_text())}
 
 
+@pytest.fixture
+def benches(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """Return the benches of each benchmark, to be filled by a test; a benchmark without any has one good row."""
+    own: dict[str, Any] = {}
+    monkeypatch.setattr(
+        benchmarks.run, "load", lambda name, effort: own.get(name, [(name, lambda: [a_row(f"fast {name}")])])
+    )
+    return own
+
+
 def test_it_exits_1_below_a_goal_after_having_written_all_rows(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    benches: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    target = tmp_path / "latest.json"
-    assert run([("slow", below), ("fast", lambda: [a_row("fast")])], WHERE, target) == 1
-    assert {name: own["good"] for name, own in stored(target).items()} == {"slow": False, "fast": True}
+    benches["engine"] = [("slow", below), ("fast", lambda: [a_row("fast")])]
+    assert main(["engine"], results=tmp_path) == 1
+    found = stored(tmp_path / "rows" / "engine.json")
+    assert {name: own["good"] for name, own in found.items()} == {"slow": False, "fast": True}
     assert "MISSED" in capsys.readouterr().out
 
 
-def test_it_exits_1_where_a_bench_raises_and_keeps_the_rows_of_the_others(tmp_path: Path) -> None:
-    target = tmp_path / "latest.json"
-    assert run([("broken", raising), ("fast", lambda: [a_row("fast")])], WHERE, target) == 1
-    found = stored(target)
+def test_it_exits_1_where_a_bench_raises_and_keeps_the_rows_of_the_others(
+    benches: dict[str, Any], tmp_path: Path
+) -> None:
+    benches["engine"] = [("broken", raising), ("fast", lambda: [a_row("fast")])]
+    assert main(["engine"], results=tmp_path) == 1
+    found = stored(tmp_path / "rows" / "engine.json")
     assert list(found) == ["before the error", "broken", "fast"]
     assert found["broken"]["failed"] == "RuntimeError: the peer has gone"
 
 
 def test_it_exits_0_if_all_are_good_and_shows_what_was_skipped(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    benches: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     skipped = a_row("sorrel", None, skipped="no python3.12 on the path")
-    assert run([("fast", lambda: [a_row("fast"), skipped])], WHERE, tmp_path / "latest.json") == 0
+    benches["engine"] = [("fast", lambda: [a_row("fast"), skipped])]
+    assert main(["engine"], results=tmp_path) == 0
     assert "SKIPPED sorrel: no python3.12 on the path" in capsys.readouterr().out
 
 
-def test_a_quick_run_judges_no_goal_but_fails_where_a_row_failed(tmp_path: Path) -> None:
-    quick = WHERE | {"quick": True}
-    assert run([("slow", below)], quick, tmp_path / "latest.json") == 0
-    assert run([("slow", below), ("broken", raising)], quick, tmp_path / "latest.json") == 1
-
-
-def test_a_run_without_rows_is_no_success(tmp_path: Path) -> None:
-    assert run([], WHERE, tmp_path / "latest.json") == 1
-
-
-def test_a_run_of_some_benchmarks_never_touches_the_file_of_a_whole_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(benchmarks.run, "load", lambda name, effort: [(name, lambda: [a_row(name)])])
-    assert main([], results=tmp_path) == 0
-    whole = (tmp_path / "latest.json").read_bytes()
+def test_a_quick_run_judges_no_goal_but_fails_where_a_row_failed(benches: dict[str, Any], tmp_path: Path) -> None:
+    benches["engine"] = [("slow", below)]
     assert main(["engine", "--quick"], results=tmp_path) == 0
-    assert (tmp_path / "latest.json").read_bytes() == whole
+    benches["engine"] = [("slow", below), ("broken", raising)]
+    assert main(["engine", "--quick"], results=tmp_path) == 1
+
+
+def test_a_run_without_rows_is_no_success(benches: dict[str, Any], tmp_path: Path) -> None:
+    benches["engine"] = []
+    assert main(["engine"], results=tmp_path) == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_each_benchmark_stores_its_rows_when_it_has_ended(benches: dict[str, Any], tmp_path: Path) -> None:
+    def interrupted() -> Iterator[Row]:
+        raise KeyboardInterrupt
+        yield
+
+    benches["market"] = [("interrupted", interrupted)]
+    with pytest.raises(KeyboardInterrupt):
+        main(["engine", "market"], results=tmp_path)
+    assert [path.name for path in (tmp_path / "rows").iterdir()] == ["engine.json"]
+
+
+@pytest.mark.parametrize("words", [["--quick"], ["--rows", "engine"]])
+def test_quick_runs_and_runs_of_some_rows_never_touch_the_files_of_whole_runs(
+    words: list[str], benches: dict[str, Any], tmp_path: Path
+) -> None:
+    assert main([], results=tmp_path) == 0
+    whole = {path: path.read_bytes() for path in tmp_path.rglob("*.json")}
+    assert {path.name for path in whole} > {"latest.json", "engine.json"}
+    assert main(["engine", *words], results=tmp_path) == 0
+    assert {path: path.read_bytes() for path in whole} == whole
     partial = stored(tmp_path / "partial.json")
-    assert list(partial) == ["engine"]
-    assert (partial["engine"]["partial"], partial["engine"]["quick"]) == (True, True)
-    assert not any(own["partial"] or own["quick"] for own in json.loads(whole))
+    assert list(partial) == ["fast engine"]
+    assert partial["fast engine"]["partial"]
+    assert not any(own["partial"] or own["quick"] for own in json.loads(whole[tmp_path / "latest.json"]))
 
 
 def test_an_unknown_benchmark_is_bad_usage(capsys: pytest.CaptureFixture[str]) -> None:
@@ -88,10 +115,8 @@ def test_an_unknown_benchmark_is_bad_usage(capsys: pytest.CaptureFixture[str]) -
     assert "no benchmark is called enginee" in capsys.readouterr().err
 
 
-def test_rows_carry_commit_date_machine_load_versions_and_backend(tmp_path: Path) -> None:
-    target = tmp_path / "latest.json"
-    run([("fast", lambda: [a_row("fast")])], provenance() | {"quick": False, "partial": False}, target)
-    own = stored(target)["fast"]
+def test_rows_carry_commit_date_machine_load_and_versions() -> None:
+    (own,) = run([("fast", lambda: [a_row("fast")])], provenance() | {"quick": False, "partial": False})
     assert len(own["commit"]) == 40
     assert isinstance(own["dirty"], bool)
     assert own["date"].endswith("+00:00")
@@ -101,9 +126,13 @@ def test_rows_carry_commit_date_machine_load_versions_and_backend(tmp_path: Path
     assert own["load_start"] >= 0.0 <= own["load_end"]
 
 
-def test_the_stored_results_are_of_one_whole_run_of_one_commit() -> None:
-    rows = json.loads((benchmarks.run.RESULTS / "latest.json").read_text())
-    assert {own["partial"] for own in rows} == {False}
+STORED = sorted((benchmarks.run.RESULTS / "rows").glob("*.json"))
+
+
+@pytest.mark.parametrize("path", STORED, ids=lambda path: path.stem)
+def test_the_stored_rows_of_a_benchmark_are_of_one_whole_run_of_one_commit(path: Path) -> None:
+    rows = json.loads(path.read_text())
+    assert not any(own["partial"] or own["quick"] for own in rows)
     assert len({(own["commit"], own["date"]) for own in rows}) == 1
     for own in rows:
         assert own["ratio"] is None or own["sides"], f"{own['name']} does not say what was done"

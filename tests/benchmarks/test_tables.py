@@ -39,7 +39,7 @@ def test_unknown_figures_are_refused() -> None:
         tables.rewritten("<!-- figures: speed -->\n<!-- end of figures -->\n")
 
 
-def test_a_row_says_where_it_was_measured_and_that_it_was_quick() -> None:
+def test_a_row_says_where_it_was_measured() -> None:
     own = {
         "commit": "0123456789abcdef",
         "dirty": True,
@@ -48,8 +48,12 @@ def test_a_row_says_where_it_was_measured_and_that_it_was_quick() -> None:
         "versions": {"python": "3.11.7"},
         "load_start": 0.5,
         "load_end": 1.25,
-        "quick": True,
     }
-    assert tables.measured([own]).startswith(
-        "Measured at commit 0123456789 with changes on 2026-01-02: A CPU, 2 cores, load 0.5 to 1.25; python 3.11.7. A quick run"
+    assert tables.measured([own]) == (
+        "Measured at commit 0123456789 with changes on 2026-01-02: A CPU, 2 cores, load 0.5 to 1.25; python 3.11.7."
     )
+
+
+def test_a_benchmark_that_was_not_measured_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tables, "RESULTS", tmp_path)
+    assert tables.rows_table("engine") == "Not measured yet: `python -m benchmarks.run engine`."
