@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from parallel_agents.core.compiled import njit
+from parallel_agents.core.compiled import compiled_once, njit
 from parallel_agents.core.types import Array
 from parallel_agents.kernels.functions import expf, log1pf, logf
 from parallel_agents.kernels.mlp import INPUTS, STRIDE, TANH, backward, forward
@@ -228,7 +228,7 @@ def _policy_gradient(
     return entropy
 
 
-@njit(cache=True, nogil=True, error_model="numpy")  # type: ignore[untyped-decorator]
+@compiled_once
 def _start_log_probs(network: Network, agents: Agents, samples: Samples, n: int, scratch: Scratch) -> None:
     """Write the log-probabilities of all of agent n's samples under its weights as they are now."""
     inputs, batch = network.policy[0, INPUTS], samples.chosen.shape[2]
@@ -246,7 +246,7 @@ def _start_log_probs(network: Network, agents: Agents, samples: Samples, n: int,
             )
 
 
-@njit(cache=True, nogil=True, error_model="numpy")  # type: ignore[untyped-decorator]
+@compiled_once
 def ppo_gradient(
     network: Network, agents: Agents, samples: Samples, n: int, update: int, scratch: Scratch, metrics: Array
 ) -> None:

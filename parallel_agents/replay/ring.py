@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from parallel_agents.core.compiled import njit
+from parallel_agents.core.compiled import compiled_once, njit
 from parallel_agents.core.errors import CheckpointError, ConfigError, ShapeError
 from parallel_agents.core.types import Array, Transitions
 
@@ -326,7 +326,7 @@ def _unlink(ring: RingArrays, n: int, p: int, first: Bools) -> None:
             ring.head[n] += 1
 
 
-@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+@compiled_once
 def add_turn(
     ring: RingArrays,
     turns: int,
