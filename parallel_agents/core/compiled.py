@@ -29,11 +29,10 @@ from functools import partial
 from importlib import import_module
 from pathlib import Path
 from types import FunctionType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import llvmlite.binding as llvm
 import numba
-from numba import njit as njit
 from numba.core import cgutils, event, types
 from numba.core.imputils import fix_returning_optional, impl_ret_new_ref
 from numba.core.registry import CPUDispatcher
@@ -41,6 +40,8 @@ from numba.extending import intrinsic
 
 from parallel_agents.core.types import Array
 
+njit: Any = partial(numba.njit, no_cfunc_wrapper=True)
+"""numba's own, without the function for callers in C that it would add."""
 HEAD, MARK = "kernels-", "in_use"
 """Start of every folder's name, and the file in it whose lock says that a process uses the folder."""
 KEPT = 12
@@ -178,6 +179,22 @@ class _Load(NamedTuple):
         getattr(import_module(self.module), self.name).callee.compile(self.arguments)
 
 
+def _hash(arguments: tuple[Any, ...]) -> int:
+    """Return a hash of the types of arguments."""
+    return int.from_bytes(hashlib.sha256(_described(arguments).encode()).digest()[:8], "little", signed=True)
+
+
+def _described(kinds: tuple[Any, ...]) -> str:
+    """Return types in words; numba's own words do not tell named tuples of the same name apart."""
+    words = []
+    for kind in kinds:
+        name = ""
+        if isinstance(kind, types.BaseNamedTuple):
+            name = f"{kind.instance_class.__module__}.{kind.instance_class.__qualname__}{kind.fields}"
+        words.append(f"{name}({_described(kind.types)})" if isinstance(kind, types.BaseTuple) else repr(kind))
+    return ", ".join(words)
+
+
 def _plain(own: Any) -> Any:
     """Return the type of an argument without what numba would compile a function once more for."""
     return types.int64 if isinstance(own, types.IntEnumMember) else types.unliteral(own)
@@ -205,7 +222,7 @@ class _Callee(CPUDispatcher):  # type: ignore[misc]
             form, function = result.fndesc, self.py_func
             address = result.library.get_pointer_to_function(form.llvm_func_name)
             load = _Load(function.__module__, function.__qualname__, arguments)
-            symbol = f"{load.module}.{load.name}.{_hash(arguments):x}"
+            symbol = f"{load.module}.{load.name}{_hash(arguments)}"
             llvm.add_symbol(symbol, address)
 
             def call(context: Any, builder: Any, signature: Any, values: Any) -> Any:
@@ -239,7 +256,7 @@ def _enter(*given: Any) -> Any:
     return callee(*given)  # type: ignore[name-defined]  # noqa: F821 - bound by `compiled_once`
 
 
-def compiled_once(function: Callable[..., Any] | None = None, *, allocates: bool = False) -> Any:
+def compiled_once(function: Callable[..., Any] | None = None, *, allocates: bool = False) -> Callable[..., Any]:
     """Compile a function when it is first called, and let compiled code call it by a symbol.
 
     numba compiles a function that is called as usual into each of its callers again, and into theirs: that is right for
@@ -259,7 +276,7 @@ def compiled_once(function: Callable[..., Any] | None = None, *, allocates: bool
     entry = _Entry(around, targetoptions=options)
     entry.enable_caching()
     entry.callee, entry.py_func = callee, function
-    return entry
+    return cast(Callable[..., Any], entry)
 
 
 def address_of(function: Any, *examples: Any) -> tuple[int, int]:
@@ -270,11 +287,6 @@ def address_of(function: Any, *examples: Any) -> tuple[int, int]:
     arguments = tuple(types.unliteral(numba.typeof(own)) for own in examples)
     result = function.callee.get_compile_result(types.none(*arguments))
     return result.library.get_pointer_to_function(result.fndesc.llvm_func_name), _hash(arguments)
-
-
-def _hash(arguments: tuple[Any, ...]) -> int:
-    """Return a hash of the types of arguments."""
-    return int.from_bytes(hashlib.sha256(repr(arguments).encode()).digest()[:8], "little", signed=True)
 
 
 _functions: list[Callable[..., None]] = []

@@ -7,9 +7,11 @@ import os
 import shutil
 import subprocess
 import sys
+from collections import namedtuple
 from pathlib import Path
 from types import SimpleNamespace
 
+import numba
 import numpy as np
 import pytest
 
@@ -208,10 +210,17 @@ def test_a_callee_is_compiled_once_and_loaded_before_its_caller_from_the_disk(tm
 
 
 def test_a_function_that_python_calls_keeps_its_source_and_its_meaning() -> None:
-    numbers = np.arange(6, dtype=np.float32)
-    sums, expected = np.zeros(32, np.float32), float((numbers[:0] ** 2).sum())
-    assert squared_norm(numbers, 0, 0, sums) == expected
-    assert squared_norm.py_func.__module__ == "parallel_agents.kernels.optimizer"
+    numbers, sums = np.ones(64, np.float32), np.zeros(32, np.float32)
+    assert squared_norm(numbers, 0, 64, sums) == 64.0
+    assert squared_norm.py_func.__module__ == "parallel_agents.kernels.optimizer"  # type: ignore[attr-defined]
+
+
+def test_named_tuples_of_the_same_name_are_told_apart() -> None:
+    """Two kernels have a `Scratch`: a function that takes both is compiled twice, under two symbols."""
+    numbers = np.zeros(1)
+    one, other = (numba.typeof(namedtuple("Scratch", names)(numbers, numbers)) for names in ("a b", "b a"))
+    assert repr(one) == repr(other)
+    assert compiled._hash((one,)) != compiled._hash((other,))
 
 
 def test_compilations_are_shown_on_a_terminal_while_they_last(
