@@ -34,6 +34,7 @@ from typing import Any, NamedTuple, cast
 import llvmlite.binding as llvm
 import numba
 from numba.core import cgutils, event, types
+from numba.core.compiler_lock import global_compiler_lock
 from numba.core.imputils import fix_returning_optional, impl_ret_new_ref
 from numba.core.registry import CPUDispatcher
 from numba.extending import intrinsic
@@ -210,15 +211,16 @@ class _Callee(CPUDispatcher):  # type: ignore[misc]
 
     def get_call_template(self, args: Any, kws: Any) -> Any:
         """Take numbers that are written in the caller, and members of an IntEnum, as what they are: integers."""
-        return super().get_call_template([_plain(own) for own in args], {key: _plain(own) for key, own in kws.items()})
+        named = {name: _plain(own) for name, own in kws.items()}
+        return super().get_call_template(tuple(_plain(own) for own in args), named)
 
-    def compile(self, signature: Any) -> Any:
+    @global_compiler_lock  # type: ignore[untyped-decorator]
+    def compile(self, arguments: tuple[Any, ...]) -> Any:
         """Compile or load the function for these types of arguments, and let calls of it use its symbol."""
-        entry = super().compile(signature)
-        result = next(own for own in self.overloads.values() if own.entry_point is entry)
-        arguments = tuple(result.signature.args)
+        entry = super().compile(arguments)
         if arguments not in self._known:
             self._known.add(arguments)
+            result = self.overloads[arguments]
             form, function = result.fndesc, self.py_func
             address = result.library.get_pointer_to_function(form.llvm_func_name)
             load = _Load(function.__module__, function.__qualname__, arguments)
@@ -285,7 +287,8 @@ def address_of(function: Any, *examples: Any) -> tuple[int, int]:
         _functions.append(function)
         return len(_functions) - 1, 0
     arguments = tuple(types.unliteral(numba.typeof(own)) for own in examples)
-    result = function.callee.get_compile_result(types.none(*arguments))
+    function.callee.compile(arguments)
+    result = function.callee.overloads[arguments]
     return result.library.get_pointer_to_function(result.fndesc.llvm_func_name), _hash(arguments)
 
 
