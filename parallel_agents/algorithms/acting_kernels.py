@@ -326,7 +326,7 @@ def epsilon_greedy_choice(values: Floats, draws: NDArray[np.float64], epsilon: f
     return best
 
 
-@njit(cache=True, nogil=True, error_model="numpy")  # type: ignore[untyped-decorator]
+@compiled_once
 def categorical_choice(
     logits: Floats, at: int, size: int, draw: float, explores: bool, mask: Bools
 ) -> tuple[int, float]:

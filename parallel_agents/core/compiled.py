@@ -270,8 +270,8 @@ def compiled_once(function: Callable[..., Any] | None = None, *, allocates: bool
         return partial(compiled_once, allocates=allocates)
     if numba.config.DISABLE_JIT:
         return function
-    options = {"nopython": True, "nogil": True, "error_model": "numpy", "no_cfunc_wrapper": True}
-    callee = _Callee(function, {**options, "no_cpython_wrapper": True, "_nrt": allocates})
+    options = {"nopython": True, "nogil": True, "error_model": "numpy", "no_cfunc_wrapper": True, "_nrt": allocates}
+    callee = _Callee(function, {**options, "no_cpython_wrapper": True})
     around = FunctionType(_enter.__code__, {"callee": callee}, function.__name__)
     around.__module__, around.__doc__ = function.__module__, function.__doc__
     around.__qualname__ = f"{function.__module__}.{function.__qualname__}"  # numba stores it under this name

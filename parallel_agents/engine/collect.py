@@ -243,5 +243,7 @@ def collector(reset: Kernel, begin_turn: Kernel, observe: Kernel, apply: Kernel)
     name = f"collect_{digest.hexdigest()[:12]}"
     bound = FunctionType(_collect.__code__, {**globals(), **functions}, name)
     bound.__qualname__ = name
-    compiled: Kernel = njit(cache=stored, nogil=True, error_model="numpy")(bound)
+    for own in functions.values():  # they may allocate, though what calls them counts no references
+        own.targetoptions.setdefault("_nrt", True)  # type: ignore[attr-defined]
+    compiled: Kernel = njit(cache=stored, nogil=True, error_model="numpy", _nrt=False)(bound)
     return compiled

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from parallel_agents.core.compiled import compiled_once, njit
+from parallel_agents.core.compiled import compiled_once
 from parallel_agents.core.types import Array
 from parallel_agents.kernels.functions import expm1f, tanhf
 from parallel_agents.kernels.intrinsics import (
@@ -154,7 +154,7 @@ def backward(
             place = before
 
 
-@njit(cache=True, nogil=True, error_model="numpy")  # type: ignore[untyped-decorator]
+@compiled_once
 def join_dueling(outputs: Array, at: int, rows: int, stride: int, actions: int) -> None:
     """Replace a dueling head's outputs (R, 1 + A), value and advantages, by (R, A) values of actions, in place."""
     head = outputs[at : at + rows * stride].reshape(rows, stride)
@@ -168,7 +168,7 @@ def join_dueling(outputs: Array, at: int, rows: int, stride: int, actions: int) 
             head[r, a] = value + head[r, 1 + a] - mean
 
 
-@njit(cache=True, nogil=True, error_model="numpy")  # type: ignore[untyped-decorator]
+@compiled_once
 def split_dueling(deltas: Array, at: int, rows: int, stride: int, actions: int) -> None:
     """Replace gradients (R, A) of values of actions by those of value and advantages (R, 1 + A), in place."""
     head = deltas[at : at + rows * stride].reshape(rows, stride)

@@ -135,7 +135,8 @@ def normalize_advantages(advantages: Array, valid: Array, weights: Array, out: A
             total += share
             mean += share * np.float64(advantages[k])
             count += 1
-    out[:] = advantages
+    for k in range(len(advantages)):  # a loop, since copying a slice takes long to compile
+        out[k] = advantages[k]
     if count < 2:
         return
     total = max(total, 1e-300)  # if all weights are 0, nothing is learned from these samples anyway
@@ -337,7 +338,10 @@ def learn_ppo(
             distance += metrics[3] / n_minibatches
             for m in range(5):
                 results.metrics[n, m] += metrics[m]
-            if not samples.weights[n, update].any():
+            weighed = False
+            for k in range(samples.weights.shape[2]):
+                weighed |= samples.weights[n, update, k] != _ZERO
+            if not weighed:
                 continue
             results.attempts[n] += 1
             if not (np.isfinite(metrics[4]) and np.isfinite(norm)):
