@@ -14,13 +14,12 @@ from enum import IntEnum
 from typing import NamedTuple
 
 import numpy as np
-from numba import types
 from numpy.typing import NDArray
 
-from parallel_agents.core.compiled import njit
+from parallel_agents.core.compiled import compiled_once, njit
 from parallel_agents.core.types import Array
 from parallel_agents.kernels.functions import cospi, exp, expm1f, log, log1p, tanhf
-from parallel_agents.kernels.intrinsics import NUMBERS, WITH_BIAS, WITH_RELU, compiled_once, fma
+from parallel_agents.kernels.intrinsics import WITH_BIAS, WITH_RELU, fma
 from parallel_agents.kernels.mlp import ELU, RELU, TANH
 from parallel_agents.kernels.products import multiply
 
@@ -31,7 +30,6 @@ FEW = 8
 """Rows of inputs below which a product is as quick as its weights can be read."""
 LIMIT = np.float32(10.0)
 """Normalised inputs are clipped to this many deviations."""
-_PROGRAM, _TABLE = types.int64[:, ::1], types.float32[:, ::1]
 _HALF_LOG_TWO_PI = 0.5 * math.log(2.0 * math.pi)
 _LOG_TWO = math.log(2.0)
 
@@ -89,7 +87,7 @@ class Scratch(NamedTuple):
     """(3, W · widest layer) each"""
 
 
-@njit(cache=True, nogil=True, error_model="numpy")  # type: ignore[untyped-decorator]
+@compiled_once
 def _multiply_sparse(
     x: Floats, depth: int, row: Floats, weight: int, stride: int, y: Floats, worlds: int, bias: int, ending: int,
     room: Floats,
@@ -119,7 +117,7 @@ def _multiply_sparse(
     return True
 
 
-@compiled_once(_PROGRAM, NUMBERS, _TABLE, _TABLE, _TABLE, returns=types.void)
+@compiled_once
 def forward(program: NDArray[np.int64], row: Floats, inputs: Floats, outputs: Floats, hidden: Floats) -> None:
     """Write one agent's outputs (W, K) from inputs (W, in) and its row of weights, a layer at a time."""
     worlds, width = inputs.shape
@@ -194,7 +192,7 @@ def embed_quantiles(layer: NDArray[np.int64], embedding: int, quantiles: int, ro
 # -- a turn ----------------------------------------------------------------------------------------------------------
 
 
-@njit(cache=True, nogil=True, error_model="numpy")  # type: ignore[untyped-decorator]
+@compiled_once
 def act(
     policy: Policy,
     turn: Turn,
@@ -221,7 +219,7 @@ def act(
         choose(policy, turn, scratch.outputs, draws, exploration, n)
 
 
-@njit(cache=True, nogil=True, error_model="numpy")  # type: ignore[untyped-decorator]
+@compiled_once
 def choose(
     policy: Policy,
     turn: Turn,
@@ -270,7 +268,7 @@ def forward_all(
         forward(program, weights[n], normal, outputs[n], hidden)
 
 
-@njit(cache=True, nogil=True, error_model="numpy")  # type: ignore[untyped-decorator]
+@compiled_once
 def push_frames(window: Floats, observations: Floats, first: Bools, again: bool, n: int) -> None:
     """Append one agent's observations (N, W, D) to its window (N, W, F·D), or replace the newest of the same turn."""
     size, length = observations.shape[2], window.shape[2]
@@ -328,7 +326,7 @@ def epsilon_greedy_choice(values: Floats, draws: NDArray[np.float64], epsilon: f
     return best
 
 
-@njit(cache=True, nogil=True, error_model="numpy")  # type: ignore[untyped-decorator]
+@compiled_once
 def categorical_choice(
     logits: Floats, at: int, size: int, draw: float, explores: bool, mask: Bools
 ) -> tuple[int, float]:

@@ -97,6 +97,29 @@ class Store(NamedTuple):
     """Whether anything is stored."""
 
 
+class Room(NamedTuple):
+    """Arrays of one turn. They come from outside, since every allocation takes long to compile."""
+
+    active: Bools
+    """(W,) worlds in which an episode goes on, then those that restart."""
+    able: Bools
+    """(N, W), like the next four."""
+    acting: Bools
+    terminated: Bools
+    truncated: Bools
+    rewards: NDArray[np.float32]
+    present: Bools
+    """(N,) agents that take part: all."""
+
+    @staticmethod
+    def of(agents: int, worlds: int) -> Room:
+        """Return the arrays for so many agents and worlds."""
+        flags = np.zeros((4, agents, worlds), np.bool_)
+        return Room(
+            np.zeros(worlds, np.bool_), *flags, np.zeros((agents, worlds), np.float32), np.ones(agents, np.bool_)
+        )
+
+
 def _collect(
     world: Any,
     policy: Policy,
@@ -104,6 +127,7 @@ def _collect(
     scratch: Scratch,
     store: Store,
     progress: Progress,
+    room: Room,
     draws: NDArray[np.float64],
     exploration: NDArray[np.float64],
     autoreset: bool,
@@ -113,23 +137,20 @@ def _collect(
 ) -> None:
     """Play turns start … end - 1, or until every episode has ended; draws: (end - start, N, W, slots)."""
     alive, first, returns, running, finished, counters = progress
+    active, able, acting, terminated, truncated, rewards, present = room
     agents, worlds, size = turn.observations.shape
-    active, able = np.empty(worlds, np.bool_), np.empty((agents, worlds), np.bool_)
-    acting, present = np.empty((agents, worlds), np.bool_), np.ones(agents, np.bool_)
-    terminated, truncated = np.empty((agents, worlds), np.bool_), np.empty((agents, worlds), np.bool_)
-    rewards = np.empty((agents, worlds), np.float32)
     for number in range(start, end):
         some = autoreset
         for w in range(worlds):
             active[w] = False
             for n in range(agents):
                 active[w] |= alive[n, w]
+                able[n, w] = True
             some |= active[w]
             counters[4] += active[w]
         if not some:
             return
         counters[0] = number
-        able[:] = True
         begin_turn(world, active, able, epoch, number)
         observe(world, turn.observations)
         for n in range(agents):
@@ -172,13 +193,15 @@ def _collect(
                 store.ring, store.turns, turn.observations, turn.actions, rewards, terminated, truncated, acting, first,
                 present, store.version,
             )  # fmt: skip
+        restarts = False
         for w in range(worlds):
             active[w] = not active[w]  # from here on the worlds that restart
+            restarts |= active[w]
             for n in range(agents):
                 first[n, w] = False
                 if terminated[n, w] or truncated[n, w]:
                     alive[n, w] = False
-        if autoreset and active.any():
+        if autoreset and restarts:
             reset(world, active, epoch, number)
             for w in range(worlds):
                 for n in range(agents):
@@ -220,5 +243,7 @@ def collector(reset: Kernel, begin_turn: Kernel, observe: Kernel, apply: Kernel)
     name = f"collect_{digest.hexdigest()[:12]}"
     bound = FunctionType(_collect.__code__, {**globals(), **functions}, name)
     bound.__qualname__ = name
-    compiled: Kernel = njit(cache=stored, nogil=True, error_model="numpy")(bound)
+    for own in functions.values():  # they may allocate, though what calls them counts no references
+        own.targetoptions.setdefault("_nrt", True)  # type: ignore[attr-defined]
+    compiled: Kernel = njit(cache=stored, nogil=True, error_model="numpy", _nrt=False)(bound)
     return compiled

@@ -32,7 +32,7 @@ from parallel_agents.core.errors import ActionError, ContractError, NonFiniteErr
 from parallel_agents.core.observations import flatten_observation
 from parallel_agents.core.seeding import Identity, Purpose, generator
 from parallel_agents.core.types import AgentId, Array, Masks, StepResult, Transitions, TurnInputs
-from parallel_agents.engine.collect import CompiledWorld, Progress, Store, collector
+from parallel_agents.engine.collect import CompiledWorld, Progress, Room, Store, collector
 from parallel_agents.engine.events import event_columns
 from parallel_agents.execution.backend import shares
 from parallel_agents.nn import Invariance, probe
@@ -388,6 +388,7 @@ class StackedAgents:
                 *stack.compiled_inputs(self._turns[environment], part),
                 stack.compiled_store(part, active=stores),
                 progress,
+                Room.of(draws.shape[1], self._worlds),
                 draws,
                 stack.exploration[part],
                 autoreset,

@@ -247,6 +247,9 @@ class GridEnvironment(ParallelEnvironment):
 
     def reset_worlds(self, which: Array) -> None:
         """Start the worlds of the (W,) mask on a new field."""
+        if not self.hook_in_python(GridEnvironment, ("populate", "turn_key")):
+            program.reset(self.worlds, self.grid.world_mask(which), self.epoch, self.turn)
+            return
         self.grid.reset(self.turn_key(), which)
         self.earned[:, which] = 0.0
         self.worlds.frozen[:, which] = 0

@@ -23,7 +23,7 @@ from enum import IntEnum
 import numpy as np
 from numpy.typing import NDArray
 
-from parallel_agents.core.compiled import njit
+from parallel_agents.core.compiled import compiled_once, njit
 from parallel_agents.core.seeding import draw, uniform
 
 Bytes = NDArray[np.uint8]
@@ -69,7 +69,7 @@ def block(turn_key: TurnKey, stream: int, j: int, world: int) -> Words:
     return words
 
 
-@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+@compiled_once
 def reset(cells: Bytes, template: Bytes, world_mask: Flags) -> None:
     """Copy the initial field, (L, H + 2m, C + 2m), into the worlds of the mask."""
     layers, height, width = template.shape
@@ -80,7 +80,7 @@ def reset(cells: Bytes, template: Bytes, world_mask: Flags) -> None:
                     cells[w, layer, y, x] = template[layer, y, x]
 
 
-@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+@compiled_once(allocates=True)
 def place(grid: GridArrays, sites: Ints, turn_key: TurnKey, world_mask: Flags) -> None:
     """Place the N agents on different sites out of (S, 2), S >= N; every arrangement is equally likely.
 
@@ -106,7 +106,7 @@ def place(grid: GridArrays, sites: Ints, turn_key: TurnKey, world_mask: Flags) -
             cells[w, layer, y + margin, x + margin] = agent_kinds[n, w]
 
 
-@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+@compiled_once
 def spawn(
     cells: Bytes,
     margin: int,
@@ -150,7 +150,7 @@ def spawn(
             j += 1
 
 
-@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+@compiled_once(allocates=True)
 def count(cells: Bytes, margin: int, layer: int, sites: Ints, code: int) -> Ints:
     """Return (W,) the number of sites on which a kind lies."""
     worlds, layers, height, width = cells.shape
@@ -167,7 +167,7 @@ def count(cells: Bytes, margin: int, layer: int, sites: Ints, code: int) -> Ints
     return counts
 
 
-@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+@compiled_once
 def move(
     grid: GridArrays, able: Flags, step_table: NDArray[np.int8], actions: NDArray[np.int64], first: int, entered: Bytes
 ) -> int:
@@ -181,18 +181,21 @@ def move(
     positions, headings, agent_kinds = grid[3:6]
     passable = grid[6]
     agents, worlds = actions.shape
+    chosen, count = actions.reshape(-1), len(step_table)
     invalid = 0
-    for action in actions.flat:  # without an early exit, so that it compiles to a few wide comparisons
-        invalid += int((action < 0) | (action >= len(step_table)))
+    for action in chosen:  # without an early exit, so that it compiles to a few wide comparisons
+        invalid += (action < 0) | (action >= count)
     if invalid:
-        return int(np.argmax((actions < 0) | (actions >= len(step_table))))
+        for index in range(len(chosen)):
+            if chosen[index] < 0 or chosen[index] >= count:
+                return index
     _, layers, height, width = cells.shape
     plane = np.uint64(height * width)
     to_layer = plane * np.uint64(layer)
     flat, coordinates, facing, bodies = (
         cells.reshape(-1), positions.reshape(-1), headings.reshape(-1), agent_kinds.reshape(-1),
     )  # fmt: skip
-    chosen, steps, may_act, codes = actions.reshape(-1), step_table.reshape(-1), able.reshape(-1), entered.reshape(-1)
+    steps, may_act, codes = step_table.reshape(-1), able.reshape(-1), entered.reshape(-1)
     for w in range(worlds):
         world = np.uint64(w * layers * height * width)
         for i in range(agents):
@@ -223,7 +226,7 @@ def move(
     return -1
 
 
-@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+@compiled_once
 def fire(
     grid: GridArrays,
     firing: Flags,
@@ -295,7 +298,7 @@ def _agent_at(positions: Ints, y: int, x: int, world: int) -> int:
     return -1
 
 
-@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+@compiled_once(allocates=True)
 def regrow(
     cells: Bytes,
     margin: int,
@@ -344,7 +347,7 @@ def _free_site(grid: GridArrays, sites: Ints, world: int, u: float) -> int:
     return -1
 
 
-@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+@compiled_once
 def refill(
     grid: GridArrays, sites: Ints, kinds: Bytes, wanted: int, turn_key: TurnKey, stream: int, world_mask: Flags
 ) -> None:
@@ -363,7 +366,7 @@ def refill(
                 cells[w, layer, sites[s, 0] + margin, sites[s, 1] + margin] = kind
 
 
-@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+@compiled_once
 def respawn(grid: GridArrays, sites: Ints, agent_mask: Flags, turn_key: TurnKey, stream: int) -> None:
     """Move agents to free sites; block n is agent n: slot 4n is its site."""
     cells, margin, layer = grid[:3]
@@ -380,7 +383,7 @@ def respawn(grid: GridArrays, sites: Ints, agent_mask: Flags, turn_key: TurnKey,
                 cells[w, layer, sites[s, 0] + margin, sites[s, 1] + margin] = agent_kinds[n, w]
 
 
-@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+@compiled_once
 def pair(positions: Ints, ready: Flags, partners: Ints) -> None:
     """Write the partners of `pair_neighbours`."""
     agents, worlds = ready.shape
@@ -394,7 +397,7 @@ def pair(positions: Ints, ready: Flags, partners: Ints) -> None:
                     partners[n, w], partners[m, w] = m, n
 
 
-@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+@compiled_once(allocates=True)
 def capture(grid: GridArrays, code: int, wanted: int, value: float, rewards: Floats) -> None:
     """Remove the things of a kind on the agents' layer beside which `wanted` agents stand, and reward these agents."""
     cells, margin, layer = grid[:3]
@@ -422,7 +425,7 @@ def capture(grid: GridArrays, code: int, wanted: int, value: float, rewards: Flo
                 cells[w, layer, cell // cells.shape[3], cell % cells.shape[3]] = 0
 
 
-@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+@compiled_once
 def clear_top(cells: Bytes) -> None:
     """Remove everything from the topmost layer."""
     worlds, layers, height, width = cells.shape
@@ -432,7 +435,7 @@ def clear_top(cells: Bytes) -> None:
                 cells[w, layers - 1, y, x] = 0
 
 
-@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+@compiled_once
 def show_roles(grid: GridArrays, roles: NDArray[np.int64], codes: Bytes) -> None:
     """Let the agents appear as the kinds of their roles (N, W)."""
     cells, margin, layer = grid[:3]
@@ -443,7 +446,7 @@ def show_roles(grid: GridArrays, roles: NDArray[np.int64], codes: Bytes) -> None
             cells[w, layer, positions[n, w, 0] + margin, positions[n, w, 1] + margin] = agent_kinds[n, w]
 
 
-@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+@compiled_once(allocates=True)
 def meet(
     grid: GridArrays,
     roles: NDArray[np.int64],
@@ -479,7 +482,7 @@ def meet(
     respawn(grid, sites, met, turn_key, stream)
 
 
-@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+@compiled_once
 def choose_it(roles: NDArray[np.int64], which: Flags, turn_key: TurnKey) -> None:
     """Give the role 1 to one agent of each world of the mask, all equally likely: slot 0 of each agent's address."""
     agents, worlds = roles.shape
@@ -499,7 +502,7 @@ def choose_it(roles: NDArray[np.int64], which: Flags, turn_key: TurnKey) -> None
             roles[n, w] = n == it
 
 
-@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+@compiled_once
 def tag(
     grid: GridArrays,
     roles: NDArray[np.int64],

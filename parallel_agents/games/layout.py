@@ -84,7 +84,7 @@ class Field:
         """Return (S, 2) the cells with `name`, or nothing, on the agents' layer that no other layer blocks."""
         open_cells = self.passable[np.delete(self.cells, self.layer, axis=0)].all(axis=0)
         matching = self.cells[self.layer] == (0 if name is None else self.code(name))
-        return np.argwhere(matching & open_cells).astype(np.int32)
+        return np.ascontiguousarray(np.argwhere(matching & open_cells), np.int32)
 
 
 def blank_map(height: int, width: int) -> str:

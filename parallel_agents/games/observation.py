@@ -18,7 +18,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from parallel_agents.core.compiled import njit
+from parallel_agents.core.compiled import compiled_once, njit
 from parallel_agents.core.errors import ConfigError
 from parallel_agents.games.grid import Grid
 from parallel_agents.games.kernels import Bytes, Floats, Ints
@@ -88,7 +88,7 @@ def _window(y: int, x: int, radius: int, width: int, up: int) -> tuple[np.uint64
     return np.uint64(corner), np.uint64(down), np.uint64(right)
 
 
-@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+@compiled_once
 def observe_windows(
     out: Floats,
     grid: tuple[Bytes, int, Ints],
@@ -109,7 +109,7 @@ def observe_windows(
         _rgb(out, grid, up, first, palette, side)
 
 
-@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+@compiled_once
 def _onehot(
     out: Floats, grid: tuple[Bytes, int, Ints], up: Bytes, first: int, starts: NDArray[np.uint64], side: int
 ) -> None:
@@ -143,7 +143,7 @@ def _onehot(
             window += size
 
 
-@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+@compiled_once
 def _rgb(out: Floats, grid: tuple[Bytes, int, Ints], up: Bytes, first: int, palette: Floats, side: int) -> None:
     """Write the colours, out of (K + 1, 3), of the topmost kinds."""
     cells, margin, positions = grid

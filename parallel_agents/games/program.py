@@ -14,13 +14,16 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from parallel_agents.core.compiled import njit
+from parallel_agents.core.compiled import address_of, call_at, compiled_once, njit
 from parallel_agents.core.seeding import draw, uniform
 from parallel_agents.core.types import Array
 from parallel_agents.games import kernels
 from parallel_agents.games.grid import Grid
-from parallel_agents.games.kernels import Bytes, Flags, Floats, GridArrays, Ints, Stream
+from parallel_agents.games.kernels import Bytes, Flags, Floats, GridArrays, Ints, Stream, TurnKey
 from parallel_agents.games.observation import observe_windows
+
+Line = NDArray[np.int64]
+"""A line of `GridWorld.table`."""
 
 
 class Phase(IntEnum):
@@ -117,6 +120,8 @@ class GridWorld(NamedTuple):
     sites: Ints
     codes: Bytes
     floats: NDArray[np.float64]
+    effects: NDArray[np.int64]
+    """(E, 2) where the compiled code of each effect that the game uses is: see `core.compiled.call_at`."""
 
 
 _HEAD = 11
@@ -146,7 +151,7 @@ def pack_rows(rows: list[Row]) -> tuple[NDArray[np.int64], Ints, Bytes, NDArray[
 # -- compiled --------------------------------------------------------------------------------------------------------
 
 
-@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+@compiled_once(allocates=True)
 def reset(world: GridWorld, which: Flags, epoch: int, turn: int) -> None:
     """Start the worlds of the mask on a new field."""
     key = (world.key[0], world.key[1], np.uint64(epoch), np.uint64(turn))
@@ -160,7 +165,7 @@ def reset(world: GridWorld, which: Flags, epoch: int, turn: int) -> None:
     run_phase(world, Phase.RESET, which, epoch, turn, np.empty((0, 0), np.float32))
 
 
-@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+@compiled_once(allocates=True)
 def begin_turn(world: GridWorld, active: Flags, able: Flags, epoch: int, turn: int) -> None:
     """Count frozen turns down, and let things appear."""
     agents, worlds = world.frozen.shape
@@ -171,7 +176,7 @@ def begin_turn(world: GridWorld, active: Flags, able: Flags, epoch: int, turn: i
     run_phase(world, Phase.BEGIN, np.ones(worlds, np.bool_), epoch, turn, np.empty((0, 0), np.float32))
 
 
-@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+@compiled_once
 def observe(world: GridWorld, out: Floats) -> None:
     """Write what every agent observes into (N, W, size)."""
     windows, up, offsets, palette, side, onehot = world.windows
@@ -182,7 +187,7 @@ def observe(world: GridWorld, out: Floats) -> None:
         flat[at] = windows[at]
 
 
-@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+@compiled_once(allocates=True)
 def apply(
     world: GridWorld,
     actions: NDArray[np.int64],
@@ -216,13 +221,14 @@ def apply(
     return -1
 
 
-@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+@compiled_once
 def earn(world: GridWorld, entered: Bytes, first: int, rewards: Floats, epoch: int, turn: int) -> None:
     """Add to rewards (N, W) what the agents from `first` on earn by the (n, W) codes they entered."""
     for i in range(len(entered)):
         for w in range(entered.shape[1]):
             rewards[first + i, w] += world.values[entered[i, w]]
-    for line in world.table:
+    for row in range(len(world.table)):
+        line = world.table[row]
         if line[0] != Phase.EARN:
             continue
         code, owner, floats = line[11], line[12], world.floats[line[9] : line[10]]
@@ -240,17 +246,18 @@ def earn(world: GridWorld, entered: Bytes, first: int, rewards: Floats, epoch: i
                     rewards[owner, w] -= np.float32(floats[0])
 
 
-@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+@compiled_once
 def settle(world: GridWorld, active: Flags, rewards: Floats, epoch: int, turn: int) -> None:
     """Apply what happens after all agents have moved, and add its rewards (N, W)."""
     run_phase(world, Phase.CLEAR, active, epoch, turn, rewards)
     run_phase(world, Phase.SETTLE, active, epoch, turn, rewards)
 
 
-@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+@compiled_once(allocates=True)
 def end_episodes(world: GridWorld, terminated: Flags) -> None:
     """Set (N, W) True in worlds whose episode has ended."""
-    for line in world.table:
+    for row in range(len(world.table)):
+        line = world.table[row]
         if line[1] == Effect.END_WITHOUT:
             left = kernels.count(world.grid[0], world.grid[1], line[11], world.sites[line[3] : line[4]], line[12])
             for n in range(len(terminated)):
@@ -258,55 +265,63 @@ def end_episodes(world: GridWorld, terminated: Flags) -> None:
                     terminated[n, w] |= left[w] == 0
 
 
-@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+@compiled_once
 def run_phase(world: GridWorld, phase: int, which: Flags, epoch: int, turn: int, rewards: Floats) -> None:
     """Let every part of a phase take effect, in order; rewards: (N, W), read in the phase `SETTLE` only."""
-    cells, margin = world.grid[0], world.grid[1]
-    worlds = len(which)
+    for row in range(len(world.table)):
+        line = world.table[row]
+        if line[0] == phase and line[1] != Effect.END_WITHOUT:
+            call_at(world.effects[line[1]], world, line, which, epoch, turn, rewards)
+
+
+# -- effects: (world, line of the table, worlds that take part, epoch, turn, rewards) --------------------------------
+
+
+@njit(cache=True, inline="always")  # type: ignore[untyped-decorator]
+def _address(world: GridWorld, line: Line, epoch: int, turn: int) -> tuple[TurnKey, int]:
+    """Return the address of a part's draws: that of the turn, and its stream."""
     key = (world.key[0], world.key[1], np.uint64(epoch), np.uint64(turn))
-    for line in world.table:
-        if line[0] != phase:
-            continue
-        effect, stream = line[1], line[2] + (Stream.POPULATE if phase == Phase.RESET else Stream.SPAWN)
-        sites, others = world.sites[line[3] : line[4]], world.sites[line[5] : line[6]]
-        codes, floats = world.codes[line[7] : line[8]], world.floats[line[9] : line[10]]
-        if effect == Effect.SPAWN or effect == Effect.SPAWN_UNLESS:
-            probabilities = np.full(worlds, floats[0])
-            if effect == Effect.SPAWN_UNLESS:
-                hindered = kernels.count(cells, margin, line[13], others, line[14])
-                for w in range(worlds):
-                    share = hindered[w] / len(others)
-                    probabilities[w] = floats[0] * (1.0 - min(share / max(floats[1], 1e-9), 1.0))
-            kernels.spawn(cells, margin, (line[11], sites, codes, line[12]), probabilities, key, stream, which)
-        elif effect == Effect.REGROW:
-            kernels.regrow(cells, margin, (line[11], sites, others, line[12]), floats, key, stream, which)
-        elif effect == Effect.REFILL:
-            kernels.refill(world.grid, sites, codes, line[11], key, stream, which)
-        elif effect == Effect.CLEAR_BEAMS:
-            kernels.clear_top(cells)
-        elif effect == Effect.BEAM:
-            _fire(world, line, codes)
-        elif effect == Effect.CAPTURE:
-            kernels.capture(world.grid, line[11], line[12], floats[0], rewards)
-        elif effect == Effect.SET_ROLES:
-            for n in range(len(world.roles)):
-                for w in range(worlds):
-                    if which[w]:
-                        world.roles[n, w] = line[11]
-            kernels.show_roles(world.grid, world.roles, codes)
-        elif effect == Effect.MEET:
-            kernels.meet(world.grid, world.roles, line[11], floats, which, rewards, sites, key, stream)
-            kernels.show_roles(world.grid, world.roles, codes)
-        elif effect == Effect.CHOOSE_IT:
-            kernels.choose_it(world.roles, which, key)
-            kernels.show_roles(world.grid, world.roles, codes)
-        elif effect == Effect.TAG:
-            kernels.tag(world.grid, world.roles, world.able, which, floats[0], line[11], rewards, world.frozen)
-            kernels.show_roles(world.grid, world.roles, codes)
+    return key, line[2] + (Stream.POPULATE if line[0] == Phase.RESET else Stream.SPAWN)
 
 
-@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
-def _fire(world: GridWorld, line: NDArray[np.int64], changes: Bytes) -> None:
+@compiled_once(allocates=True)
+def _spawn(world: GridWorld, line: Line, which: Flags, epoch: int, turn: int, rewards: Floats) -> None:
+    key, stream = _address(world, line, epoch, turn)
+    sites, codes = world.sites[line[3] : line[4]], world.codes[line[7] : line[8]]
+    probabilities = np.empty(len(which))
+    for w in range(len(which)):
+        probabilities[w] = world.floats[line[9]]
+    if line[1] == Effect.SPAWN_UNLESS:
+        others, most = world.sites[line[5] : line[6]], max(world.floats[line[9] + 1], 1e-9)
+        hindered = kernels.count(world.grid[0], world.grid[1], line[13], others, line[14])
+        for w in range(len(which)):
+            probabilities[w] *= 1.0 - min(hindered[w] / len(others) / most, 1.0)
+    target = line[11], sites, codes, line[12]
+    kernels.spawn(world.grid[0], world.grid[1], target, probabilities, key, stream, which)
+
+
+@compiled_once
+def _regrow(world: GridWorld, line: Line, which: Flags, epoch: int, turn: int, rewards: Floats) -> None:
+    key, stream = _address(world, line, epoch, turn)
+    target = line[11], world.sites[line[3] : line[4]], world.sites[line[5] : line[6]], line[12]
+    floats = world.floats[line[9] : line[10]]
+    kernels.regrow(world.grid[0], world.grid[1], target, floats, key, stream, which)
+
+
+@compiled_once
+def _refill(world: GridWorld, line: Line, which: Flags, epoch: int, turn: int, rewards: Floats) -> None:
+    key, stream = _address(world, line, epoch, turn)
+    sites, codes = world.sites[line[3] : line[4]], world.codes[line[7] : line[8]]
+    kernels.refill(world.grid, sites, codes, line[11], key, stream, which)
+
+
+@compiled_once
+def _clear_beams(world: GridWorld, line: Line, which: Flags, epoch: int, turn: int, rewards: Floats) -> None:
+    kernels.clear_top(world.grid[0])
+
+
+@compiled_once(allocates=True)
+def _fire(world: GridWorld, line: Line, which: Flags, epoch: int, turn: int, rewards: Floats) -> None:
     """Fire the beams of the agents that chose to, and freeze those that were hit."""
     agents, worlds = world.chosen.shape
     firing = np.empty((agents, worlds), np.bool_)
@@ -315,18 +330,61 @@ def _fire(world: GridWorld, line: NDArray[np.int64], changes: Bytes) -> None:
         for w in range(worlds):
             firing[n, w] = world.able[n, w] and world.chosen[n, w] == line[11]
     shape = (line[12], line[13], line[14], line[15] > 0, line[16])
-    kernels.fire(world.grid, firing, shape, changes, (hits[0], hits[1], hits[2]))
+    kernels.fire(world.grid, firing, shape, world.codes[line[7] : line[8]], (hits[0], hits[1], hits[2]))
     for n in range(agents):
         for w in range(worlds):
             if hits[0, n, w] > 0:
                 world.frozen[n, w] = max(world.frozen[n, w], line[17])
 
 
+@compiled_once
+def _capture(world: GridWorld, line: Line, which: Flags, epoch: int, turn: int, rewards: Floats) -> None:
+    kernels.capture(world.grid, line[11], line[12], world.floats[line[9]], rewards)
+
+
+@compiled_once
+def _set_roles(world: GridWorld, line: Line, which: Flags, epoch: int, turn: int, rewards: Floats) -> None:
+    for n in range(len(world.roles)):
+        for w in range(len(which)):
+            if which[w]:
+                world.roles[n, w] = line[11]
+    kernels.show_roles(world.grid, world.roles, world.codes[line[7] : line[8]])
+
+
+@compiled_once
+def _meet(world: GridWorld, line: Line, which: Flags, epoch: int, turn: int, rewards: Floats) -> None:
+    key, stream = _address(world, line, epoch, turn)
+    sites, floats = world.sites[line[3] : line[4]], world.floats[line[9] : line[10]]
+    kernels.meet(world.grid, world.roles, line[11], floats, which, rewards, sites, key, stream)
+    kernels.show_roles(world.grid, world.roles, world.codes[line[7] : line[8]])
+
+
+@compiled_once
+def _choose_it(world: GridWorld, line: Line, which: Flags, epoch: int, turn: int, rewards: Floats) -> None:
+    kernels.choose_it(world.roles, which, _address(world, line, epoch, turn)[0])
+    kernels.show_roles(world.grid, world.roles, world.codes[line[7] : line[8]])
+
+
+@compiled_once
+def _tag(world: GridWorld, line: Line, which: Flags, epoch: int, turn: int, rewards: Floats) -> None:
+    cost = world.floats[line[9]]
+    kernels.tag(world.grid, world.roles, world.able, which, cost, line[11], rewards, world.frozen)
+    kernels.show_roles(world.grid, world.roles, world.codes[line[7] : line[8]])
+
+
+_EFFECTS = {
+    Effect.SPAWN: _spawn, Effect.SPAWN_UNLESS: _spawn, Effect.REGROW: _regrow, Effect.REFILL: _refill,
+    Effect.CLEAR_BEAMS: _clear_beams, Effect.BEAM: _fire, Effect.CAPTURE: _capture, Effect.SET_ROLES: _set_roles,
+    Effect.MEET: _meet, Effect.CHOOSE_IT: _choose_it, Effect.TAG: _tag,
+}  # fmt: skip
+"""What an effect does; those that are missing here are part of `earn` and `end_episodes`."""
+
+
 def grid_world(grid: Grid, observer: Any, key: tuple[int, int], parts: Sequence[Part]) -> GridWorld:
-    """Return the worlds of a game that is made of these parts."""
+    """Return the worlds of a game that is made of these parts. Only the effects that it uses are compiled."""
     table, sites, codes, floats = pack_rows([row for part in parts for row in part.rows()])
     shape = grid.headings.shape
-    return GridWorld(
+    world = GridWorld(
         grid=grid.arrays,
         template=grid.template,
         starts=grid.starts,
@@ -343,4 +401,9 @@ def grid_world(grid: Grid, observer: Any, key: tuple[int, int], parts: Sequence[
         sites=sites,
         codes=codes,
         floats=floats,
+        effects=np.zeros((len(Effect), 2), np.int64),
     )
+    examples = world, np.zeros(1, np.int64), np.ones(1, np.bool_), 0, 0, np.zeros((1, 1), np.float32)
+    for effect in sorted({Effect(number) for number in table[:, 1]} & set(_EFFECTS)):
+        world.effects[effect] = address_of(_EFFECTS[effect], *examples)
+    return world

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from parallel_agents.core.compiled import njit
+from parallel_agents.core.compiled import compiled_once, njit
 from parallel_agents.core.seeding import draw, uniform
 from parallel_agents.core.types import Array
 from parallel_agents.kernels import q_learning
@@ -35,7 +35,7 @@ _ZERO, _ONE = np.float32(0.0), np.float32(1.0)
 _TO_UNIT = np.float32(2.0**-24)
 
 
-@njit(cache=True, nogil=True, error_model="numpy")  # type: ignore[untyped-decorator]
+@compiled_once
 def fill_quantiles(keys: Array, updates: int, joined: int, out: Array) -> None:
     """Fill a flat float32 array with uniform numbers of an address, as numpy's `Generator.random` makes float32."""
     turn, epoch, world = np.uint64(joined), np.uint64(updates), np.uint64(0)
@@ -46,7 +46,7 @@ def fill_quantiles(keys: Array, updates: int, joined: int, out: Array) -> None:
             out[8 * block + j] = np.float32(word & np.uint64(0xFFFFFF)) * _TO_UNIT
 
 
-@njit(cache=True, nogil=True, error_model="numpy")  # type: ignore[untyped-decorator]
+@compiled_once
 def fill_noise(keys: Array, updates: int, joined: int, out: Array) -> None:
     """Fill a flat float32 array with standard normal numbers of an address, each from two uniform ones in a row."""
     turn, epoch, world = np.uint64(joined), np.uint64(updates), np.uint64(0)
@@ -109,7 +109,7 @@ def _factor(noise: np.float32) -> np.float32:
     return -size if noise < _ZERO else size
 
 
-@njit(cache=True, nogil=True, error_model="numpy")  # type: ignore[untyped-decorator]
+@compiled_once
 def _noisy_weights(layers: Array, parameters: Array, actions: int, noise: Array, joined: Array, head: Array) -> None:
     """Write weights and biases of the noisy layers of one row, value and advantages of the head merged."""
     units = layers[SEEN, OUTPUTS]
@@ -142,7 +142,7 @@ def _noisy_weights(layers: Array, parameters: Array, actions: int, noise: Array,
             head[i * actions + a] += shift
 
 
-@njit(cache=True, nogil=True, error_model="numpy")  # type: ignore[untyped-decorator]
+@compiled_once
 def _hidden_units(
     layers: Array, row: Array, inputs: Array, inputs_at: int, batch: int, quantiles: Array, scratch: Scratch
 ) -> None:
@@ -183,7 +183,7 @@ def _head_values(scratch: Scratch, source: Array, rows: int, units: int, actions
     )  # fmt: skip
 
 
-@njit(cache=True, nogil=True, error_model="numpy")  # type: ignore[untyped-decorator]
+@compiled_once
 def _goals(
     layers: Array, actions: int, double: bool, n: int, first: int, batch: int, agents: Agents, samples: Samples,
     scratch: Scratch,
@@ -223,7 +223,7 @@ def _goals(
             scratch.goals[b * count + k] = samples.returns[n, first + b] + samples.discounts[n, first + b] * value
 
 
-@njit(cache=True, nogil=True, error_model="numpy")  # type: ignore[untyped-decorator]
+@compiled_once
 def _loss(actions: int, n: int, first: int, batch: int, samples: Samples, scratch: Scratch, results: Results) -> float:
     """Write the gradients of the values, and the mean TD errors of the samples; return the loss."""
     count = len(scratch.goals) // batch
@@ -249,7 +249,7 @@ def _loss(actions: int, n: int, first: int, batch: int, samples: Samples, scratc
     return loss / batch
 
 
-@njit(cache=True, nogil=True, error_model="numpy")  # type: ignore[untyped-decorator]
+@compiled_once
 def _backward(
     layers: Array, actions: int, batch: int, inputs: Array, inputs_at: int, noise: Array, scratch: Scratch
 ) -> None:

@@ -18,10 +18,8 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from parallel_agents.core.compiled import njit
-
 NUMBERS, WHOLE = types.float32[::1], types.int64
-"""Types of flat float32 arrays and of integers, for `compiled_once`."""
+"""Types of flat float32 arrays and of integers."""
 
 _WIDE_CPUS = ("avx512", "icelake", "sapphire", "cascadelake", "cooperlake", "cannonlake", "znver4", "znver5")
 """Parts of the names that LLVM gives to CPUs with vectors of 16 numbers."""
@@ -218,45 +216,3 @@ def transpose_block(
         return context.get_dummy_value()
 
     return types.void(NUMBERS, WHOLE, WHOLE, NUMBERS, WHOLE, WHOLE), emit
-
-
-def compiled_once(*arguments: Any, returns: Any = types.void) -> Callable[[Callable[..., Any]], Any]:
-    """Compile a function for these types of arguments now, and let other compiled code call it by a symbol.
-
-    numba compiles a function that is called as usual again into each of its callers, and into theirs.
-
-    returns: the type of the result.
-    """
-
-    def decorate(function: Callable[..., Any]) -> Any:
-        if numba.config.DISABLE_JIT:
-            return function
-        own = njit(returns(*arguments), cache=True, nogil=True, error_model="numpy")(function)
-        (result,) = own.overloads.values()
-        symbol = f"{function.__module__}.{function.__qualname__}"
-        llvm.add_symbol(symbol, result.library.get_pointer_to_function(result.fndesc.llvm_func_name))
-
-        @intrinsic  # type: ignore[untyped-decorator]
-        def call(context: Any, given: Any) -> tuple[Any, Callable[..., Any]]:
-            def emit(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-                passed = [
-                    context.cast(builder, builder.extract_value(values[0], index), kind, wanted)
-                    for index, (kind, wanted) in enumerate(zip(given.types, arguments, strict=True))
-                ]
-                form = context.call_conv.get_function_type(returns, arguments)
-                callee = cgutils.get_or_insert_function(builder.module, form, symbol)
-                status, value = context.call_conv.call_function(builder, callee, returns, arguments, passed)
-                with cgutils.if_unlikely(builder, status.is_error):
-                    context.call_conv.return_status_propagate(builder, status)
-                return value
-
-            return returns(given), emit
-
-        @njit(nogil=True, error_model="numpy")  # type: ignore[untyped-decorator]
-        def compiled(*given: Any) -> Any:
-            return call(given)
-
-        compiled.__doc__, compiled.__wrapped__ = function.__doc__, function
-        return compiled
-
-    return decorate

@@ -16,18 +16,14 @@ Other compiled code calls `forward` and `backward` directly; they allocate nothi
 from __future__ import annotations
 
 import numpy as np
-from numba import types
 
-from parallel_agents.core.compiled import njit
+from parallel_agents.core.compiled import compiled_once
 from parallel_agents.core.types import Array
 from parallel_agents.kernels.functions import expm1f, tanhf
 from parallel_agents.kernels.intrinsics import (
     BLOCK,
-    NUMBERS,
-    WHOLE,
     WITH_BIAS,
     WITH_RELU,
-    compiled_once,
     transpose_block,
 )
 from parallel_agents.kernels.products import multiply, product
@@ -39,7 +35,7 @@ INPUTS, OUTPUTS, STRIDE, WEIGHT, BIAS = range(5)
 """Columns of `layers`."""
 
 
-@njit(cache=True, nogil=True, error_model="numpy")  # type: ignore[untyped-decorator]
+@compiled_once
 def _activate(values: Array, activation: int) -> None:
     """Apply TANH or ELU to values (n), in place."""
     if activation == TANH:
@@ -50,7 +46,7 @@ def _activate(values: Array, activation: int) -> None:
             values[i] = expm1f(values[i]) if values[i] < np.float32(0.0) else values[i]
 
 
-@njit(cache=True, nogil=True, error_model="numpy")  # type: ignore[untyped-decorator]
+@compiled_once
 def sum_rows(
     values: Array, at: int, rows: int, columns: int, stride: int, out: Array, out_at: int, room: Array
 ) -> None:
@@ -59,7 +55,7 @@ def sum_rows(
     product(room, 0, 0, 0, values, at, stride, out, out_at, columns, 1, columns, rows)
 
 
-@njit(cache=True, nogil=True, error_model="numpy")  # type: ignore[untyped-decorator]
+@compiled_once
 def transpose(values: Array, at: int, rows: int, columns: int, stride: int, out: Array) -> None:
     """Write values (rows, columns) of a flat array as (columns, rows) from the start of `out`."""
     if rows < BLOCK or columns < BLOCK:
@@ -74,7 +70,7 @@ def transpose(values: Array, at: int, rows: int, columns: int, stride: int, out:
             transpose_block(values, at + i * stride + j, stride, out, j * rows + i, rows)
 
 
-@njit(cache=True, nogil=True, error_model="numpy")  # type: ignore[untyped-decorator]
+@compiled_once
 def _slope(values: Array, deltas: Array, activation: int) -> None:
     """Multiply deltas (n) in place by the derivative of the activation that gave the values (n)."""
     zero, one = np.float32(0.0), np.float32(1.0)
@@ -89,10 +85,7 @@ def _slope(values: Array, deltas: Array, activation: int) -> None:
             deltas[i] = deltas[i] * (one if values[i] > zero else values[i] + one)
 
 
-_LAYERS = types.int64[:, ::1]
-
-
-@compiled_once(NUMBERS, WHOLE, _LAYERS, WHOLE, NUMBERS, WHOLE, WHOLE, NUMBERS, WHOLE, returns=WHOLE)
+@compiled_once
 def forward(
     parameters: Array, at: int, layers: Array, activation: int, inputs: Array, inputs_at: int, rows: int,
     outputs: Array, outputs_at: int,
@@ -123,7 +116,7 @@ def forward(
     return source_at
 
 
-@compiled_once(NUMBERS, WHOLE, _LAYERS, WHOLE, NUMBERS, WHOLE, WHOLE, NUMBERS, NUMBERS, WHOLE, NUMBERS, WHOLE, NUMBERS)
+@compiled_once
 def backward(
     parameters: Array, at: int, layers: Array, activation: int, inputs: Array, inputs_at: int, rows: int,
     outputs: Array, deltas: Array, outputs_at: int, gradients: Array, gradients_at: int, transposed: Array,
@@ -161,7 +154,7 @@ def backward(
             place = before
 
 
-@njit(cache=True, nogil=True, error_model="numpy")  # type: ignore[untyped-decorator]
+@compiled_once
 def join_dueling(outputs: Array, at: int, rows: int, stride: int, actions: int) -> None:
     """Replace a dueling head's outputs (R, 1 + A), value and advantages, by (R, A) values of actions, in place."""
     head = outputs[at : at + rows * stride].reshape(rows, stride)
@@ -175,7 +168,7 @@ def join_dueling(outputs: Array, at: int, rows: int, stride: int, actions: int) 
             head[r, a] = value + head[r, 1 + a] - mean
 
 
-@njit(cache=True, nogil=True, error_model="numpy")  # type: ignore[untyped-decorator]
+@compiled_once
 def split_dueling(deltas: Array, at: int, rows: int, stride: int, actions: int) -> None:
     """Replace gradients (R, A) of values of actions by those of value and advantages (R, 1 + A), in place."""
     head = deltas[at : at + rows * stride].reshape(rows, stride)

@@ -14,9 +14,9 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from parallel_agents.core.compiled import njit
+from parallel_agents.core.compiled import compiled_once, njit
 from parallel_agents.core.types import Array
-from parallel_agents.kernels.intrinsics import NUMBERS, WHOLE, Vectors, compiled_once, data_of, fma
+from parallel_agents.kernels.intrinsics import NUMBERS, WHOLE, Vectors, data_of, fma
 
 CHAINS = 32
 """A sum of squares is that many chains of fma, over every 32nd number, added in ascending order."""
@@ -42,7 +42,7 @@ def _chains(context: Any, values: Any, at: Any, length: Any, out: Any) -> tuple[
     return types.void(NUMBERS, WHOLE, WHOLE, NUMBERS), emit
 
 
-@compiled_once(NUMBERS, WHOLE, WHOLE, NUMBERS, returns=types.float64)
+@compiled_once
 def squared_norm(values: Array, at: int, length: int, sums: Array) -> float:
     """Return the sum of squares of a row; `sums` is room for 32 numbers."""
     _chains(values, at, length, sums)
@@ -71,7 +71,7 @@ def _power(base: float, exponent: int) -> float:
     return result
 
 
-@compiled_once(NUMBERS, NUMBERS, NUMBERS, NUMBERS, WHOLE, types.float64, types.float32)
+@compiled_once
 def adam(rows: Array, gradient: Array, first: Array, second: Array, step: int, rate: float, factor: np.float32) -> None:
     """Take one step of Adam (Kingma and Ba 2015) on one agent's row, moments included; `step` counts from 1.
 
@@ -87,7 +87,7 @@ def adam(rows: Array, gradient: Array, first: Array, second: Array, step: int, r
         rows[i] = fma(-size, m / fma(np.sqrt(v), scale, EPSILON), rows[i])
 
 
-@compiled_once(NUMBERS, NUMBERS, types.float64)
+@compiled_once
 def follow(target: Array, rows: Array, share: float) -> None:
     """Move one agent's target row towards its row by a share; 1: copy it."""
     if share == 1.0:

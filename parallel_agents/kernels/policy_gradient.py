@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from parallel_agents.core.compiled import njit
+from parallel_agents.core.compiled import compiled_once, njit
 from parallel_agents.core.types import Array
 from parallel_agents.kernels.functions import expf, log1pf, logf
 from parallel_agents.kernels.mlp import INPUTS, STRIDE, TANH, backward, forward
@@ -135,7 +135,8 @@ def normalize_advantages(advantages: Array, valid: Array, weights: Array, out: A
             total += share
             mean += share * np.float64(advantages[k])
             count += 1
-    out[:] = advantages
+    for k in range(len(advantages)):  # a loop, since copying a slice takes long to compile
+        out[k] = advantages[k]
     if count < 2:
         return
     total = max(total, 1e-300)  # if all weights are 0, nothing is learned from these samples anyway
@@ -228,7 +229,7 @@ def _policy_gradient(
     return entropy
 
 
-@njit(cache=True, nogil=True, error_model="numpy")  # type: ignore[untyped-decorator]
+@compiled_once
 def _start_log_probs(network: Network, agents: Agents, samples: Samples, n: int, scratch: Scratch) -> None:
     """Write the log-probabilities of all of agent n's samples under its weights as they are now."""
     inputs, batch = network.policy[0, INPUTS], samples.chosen.shape[2]
@@ -246,7 +247,7 @@ def _start_log_probs(network: Network, agents: Agents, samples: Samples, n: int,
             )
 
 
-@njit(cache=True, nogil=True, error_model="numpy")  # type: ignore[untyped-decorator]
+@compiled_once
 def ppo_gradient(
     network: Network, agents: Agents, samples: Samples, n: int, update: int, scratch: Scratch, metrics: Array
 ) -> None:
@@ -337,7 +338,10 @@ def learn_ppo(
             distance += metrics[3] / n_minibatches
             for m in range(5):
                 results.metrics[n, m] += metrics[m]
-            if not samples.weights[n, update].any():
+            weighed = False
+            for k in range(samples.weights.shape[2]):
+                weighed |= samples.weights[n, update, k] != _ZERO
+            if not weighed:
                 continue
             results.attempts[n] += 1
             if not (np.isfinite(metrics[4]) and np.isfinite(norm)):

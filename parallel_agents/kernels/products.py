@@ -15,9 +15,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from parallel_agents.core.compiled import njit
+from parallel_agents.core.compiled import compiled_once, njit
 from parallel_agents.core.types import Array
-from parallel_agents.kernels.intrinsics import NUMBERS, PLAIN, WHOLE, compiled_once, tile, vector_lanes
+from parallel_agents.kernels.intrinsics import PLAIN, tile, vector_lanes
 
 _LANES = vector_lanes()
 _VECTORS = 4 if _LANES == 16 else 2
@@ -58,7 +58,7 @@ _wide, _vector = _panel(6, _LANES, _VECTORS), _panel(8, _LANES, 1)
 _four, _single = _panel(8, 4, 1), _panel(8, 1, 1)
 
 
-@compiled_once(NUMBERS, *[WHOLE] * 3, NUMBERS, *[WHOLE] * 2, NUMBERS, *[WHOLE] * 5, NUMBERS, *[WHOLE] * 2)
+@compiled_once
 def multiply(
     a: Array, a_at: int, a_row: int, a_k: int, b: Array, b_at: int, b_k: int, c: Array, c_at: int, c_row: int,
     m: int, n: int, k: int, bias: Array, bias_at: int, ending: int,

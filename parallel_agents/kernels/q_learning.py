@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from parallel_agents.core.compiled import njit
+from parallel_agents.core.compiled import compiled_once, njit
 from parallel_agents.core.types import Array
 from parallel_agents.kernels.mlp import INPUTS, STRIDE, backward, forward, join_dueling, split_dueling
 from parallel_agents.kernels.optimizer import CHAINS, adam, clip_factor, follow, squared_norm
@@ -155,7 +155,7 @@ def huber(error: np.float32) -> np.float32:
     return inner * (size - np.float32(0.5) * inner)
 
 
-@njit(cache=True, nogil=True, error_model="numpy")  # type: ignore[untyped-decorator]
+@compiled_once
 def dqn_gradient(
     layers: Array, activation: int, actions: int, dueling: bool, double: bool, n: int, first: int, batch: int,
     agents: Agents, samples: Samples, scratch: Scratch, results: Results,
@@ -203,7 +203,7 @@ def dqn_gradient(
     return loss / batch
 
 
-@njit(cache=True, nogil=True, error_model="numpy")  # type: ignore[untyped-decorator]
+@compiled_once
 def take_step(
     agents: Agents, n: int, loss: float, batch: int, last: bool, joining: Array, scratch: Scratch, results: Results
 ) -> None:
@@ -252,7 +252,7 @@ def take_step(
         follow(agents.target[n], agents.online[n], share)
 
 
-@njit(cache=True, nogil=True, error_model="numpy")  # type: ignore[untyped-decorator]
+@compiled_once
 def finish(agents: Agents, n: int, batch: int, updates: int, results: Results) -> None:
     """End agent n's round: how many batches its next steps join, and means of what the updates gave."""
     most = agents.hyper[n, BATCH_GROWTH]

@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from parallel_agents.core.compiled import njit
+from parallel_agents.core.compiled import compiled_once, njit
 from parallel_agents.core.errors import CheckpointError, ConfigError, ShapeError
 from parallel_agents.core.types import Array, Transitions
 
@@ -201,7 +201,9 @@ class Ring:
 
         The newest turn is left out as long as one of its outcomes is unknown, since the drawn serials are a range.
         """
-        return np.asarray(_sizes(self.arrays))
+        sizes: Ints = self.head - self.tail
+        _leave_out(sizes, self.pos, self.valid, self.follow, self.terminated)
+        return sizes
 
     def serials(self, uniforms: NDArray[np.float64]) -> Ints:
         """Return transition serials (N, K) for numbers (N, K) in [0, 1), uniform over each agent's transitions."""
@@ -221,7 +223,8 @@ class Ring:
         returns = np.empty((agents, samples), np.float32)
         discounts = np.empty((agents, samples), np.float32)
         places = np.empty((agents, samples), np.int64)
-        _gather(self.arrays, serials, n_step, gammas, states, next_states, actions, returns, discounts, places)
+        room = np.empty(samples, np.int64)
+        _gather(self.arrays, serials, n_step, gammas, states, next_states, actions, returns, discounts, places, room)
         masks = {"next_masks": allowed_masks(self, places)} if self.shape.choices else {}
         return masks | {
             "states": states,
@@ -326,7 +329,7 @@ def _unlink(ring: RingArrays, n: int, p: int, first: Bools) -> None:
             ring.head[n] += 1
 
 
-@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+@compiled_once
 def add_turn(
     ring: RingArrays,
     turns: int,
@@ -389,7 +392,7 @@ def add_turn(
         pos[n] = p + 1
 
 
-@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+@njit(cache=True, nogil=True, error_model="numpy", _nrt=False)  # type: ignore[untyped-decorator]
 def _close_turn(ring: RingArrays, turns: int, observations: Array, ended: bool) -> None:
     """Store the observations after the last turn. Unless the episodes ended, the next turn overwrites this row."""
     agents, rows, columns = ring.valid.shape
@@ -418,19 +421,17 @@ def _close_turn(ring: RingArrays, turns: int, observations: Array, ended: bool) 
 
 
 @njit(cache=True, nogil=True, error_model="numpy")  # type: ignore[untyped-decorator]
-def _sizes(ring: RingArrays) -> Ints:
-    """Return how many transitions of each agent (N,) can be drawn: see `Ring.sizes`."""
-    agents, rows, columns = ring.valid.shape
-    sizes = ring.head - ring.tail
+def _leave_out(sizes: Ints, pos: Ints, valid: Bools, follow: Array, terminated: Bools) -> None:
+    """Leave the newest turn out of the sizes (N,) as long as one of its outcomes is unknown: see `Ring.sizes`."""
+    agents, rows, columns = valid.shape
     for n in range(agents):
-        newest, unknown, some = (ring.pos[n] - 1) % rows, 0, False
+        newest, unknown, some = (pos[n] - 1) % rows, 0, False
         for w in range(columns):
-            if ring.valid[n, newest, w]:
+            if valid[n, newest, w]:
                 unknown += 1
-                some |= ring.follow[n, newest, w] == 0 and not ring.terminated[n, newest, w]
+                some |= follow[n, newest, w] == 0 and not terminated[n, newest, w]
         if some:
             sizes[n] -= unknown
-    return sizes
 
 
 @njit(cache=True, nogil=True, error_model="numpy")  # type: ignore[untyped-decorator]
@@ -451,7 +452,7 @@ def _copy_frames(observations: Array, age: Array, worlds: int, place: int, out: 
             out[f * size + d] = observations[at, d]
 
 
-@njit(cache=True, nogil=True, error_model="numpy")  # type: ignore[untyped-decorator]
+@njit(cache=True, nogil=True, error_model="numpy", _nrt=False)  # type: ignore[untyped-decorator]
 def _gather(
     ring: RingArrays,
     serials: Ints,
@@ -463,17 +464,17 @@ def _gather(
     returns: Array,
     discounts: Array,
     next_places: Ints,
+    places: Ints,
 ) -> None:
     """Fill in the samples (N, K, …) of serials (N, K), with n-step returns that stop where an episode ends.
 
     `discounts` is the factor of the value of `next_states`: 0 after a termination, gamma**k after k steps otherwise
-    (Sutton 1988). `next_places` is where the next state stands, row * W + world. Columns are read one after the other,
-    since then the CPU waits for many places at once.
+    (Sutton 1988). `next_places` is where the next state stands, row * W + world; `places` (K,) is room. Columns are
+    read one after the other, since then the CPU waits for many places at once.
     """
     agents, samples = serials.shape
     _, rows, worlds, size = ring.observations.shape
     count, numbers = rows * worlds, ring.actions.shape[3]
-    places = np.empty(samples, np.int64)
     for n in range(agents):
         observations, age = ring.observations[n].reshape(count, size), ring.age[n].reshape(count)
         taken, rewards = ring.actions[n].reshape(count, numbers), ring.rewards[n].reshape(count)

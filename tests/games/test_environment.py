@@ -5,6 +5,7 @@ import pytest
 
 from parallel_agents.core.errors import ActionError, ConfigError, ContractError
 from parallel_agents.games import AGENT, WALL, FixedCount, GridEnvironment, Kind, RandomSpawn
+from parallel_agents.games.program import Effect
 
 KINDS = (WALL, Kind("gem", "g", (0, 0, 255), value=10.0), AGENT)
 SMALL = {"agents": 3, "height": 6, "width": 7, "radius": 1}
@@ -50,6 +51,10 @@ def test_a_game_fulfils_the_contract_of_an_environment():
     assert env.observe_agent(2).shape == (4, 3 * 9)
     assert env.can_act() is None
     assert not np.any(env.dones())
+
+
+def test_a_game_compiles_only_the_effects_that_it_uses():
+    assert np.flatnonzero(make().worlds.effects.any(axis=1)).tolist() == [Effect.SPAWN]
 
 
 def test_rewards_are_the_values_of_what_was_entered():

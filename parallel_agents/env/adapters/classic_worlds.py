@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from parallel_agents.core.compiled import njit
+from parallel_agents.core.compiled import compiled_once, njit
 from parallel_agents.core.seeding import Purpose, draw, high_product, key
 from parallel_agents.core.types import Array
 from parallel_agents.engine.collect import CompiledWorld
@@ -109,7 +109,7 @@ class ClassicEnvs(SyncEnvs):
 # -- compiled --------------------------------------------------------------------------------------------------------
 
 
-@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+@compiled_once
 def reset(world: ClassicWorld, which: NDArray[np.bool_], epoch: int, turn: int) -> None:
     """Start episodes in the worlds of a mask, from the seeds that `AdaptedEnvironment.reset_worlds` draws."""
     for w in range(len(which)):
@@ -118,12 +118,12 @@ def reset(world: ClassicWorld, which: NDArray[np.bool_], epoch: int, turn: int) 
             start(world, w, np.int64((words[0] & np.uint64(0xFFFFFFFF)) >> np.uint64(1)))  # integers(2**31)
 
 
-@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+@compiled_once
 def begin_turn(world: ClassicWorld, active: NDArray[np.bool_], able: NDArray[np.bool_], epoch: int, turn: int) -> None:
     """Do nothing: nothing but the agent moves."""
 
 
-@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+@compiled_once
 def observe(world: ClassicWorld, out: NDArray[np.float32]) -> None:
     """Write the observations (1, W, D)."""
     for w in range(out.shape[1]):
@@ -131,7 +131,7 @@ def observe(world: ClassicWorld, out: NDArray[np.float32]) -> None:
             out[0, w, d] = world.observations[w, d]
 
 
-@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+@compiled_once
 def apply(
     world: ClassicWorld,
     actions: Array,
@@ -152,7 +152,7 @@ def apply(
     return -1
 
 
-@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+@compiled_once
 def start(world: ClassicWorld, w: int, seed: int) -> None:
     """Start an episode in one world: four uniform numbers of numpy's generator with this seed."""
     high = 0.05 if world.kind == CARTPOLE else 0.1
@@ -165,7 +165,7 @@ def start(world: ClassicWorld, w: int, seed: int) -> None:
     _write_observation(world, w)
 
 
-@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+@compiled_once
 def step(world: ClassicWorld, w: int, action: int) -> None:
     """Take one step in one world."""
     world.history[w, world.steps[w]] = action
@@ -236,7 +236,7 @@ def _slopes(
     return dtheta1, dtheta2, ddtheta1, ddtheta2
 
 
-@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+@compiled_once
 def _step_acrobot(state: NDArray[np.float64], action: int) -> bool:
     """Advance two joined links by 0.2 s, by the method of Runge and Kutta; return whether the tip is high enough."""
     dt = 0.2
@@ -302,7 +302,7 @@ def _hashed(value: np.uint64, constant: np.uint64, multiplier: np.uint64) -> tup
     return value ^ (value >> np.uint64(16)), constant
 
 
-@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+@compiled_once(allocates=True)
 def draw_pcg64(seed: int, out: NDArray[np.float64]) -> None:
     """Write the first numbers of `numpy.random.Generator(PCG64(SeedSequence(seed))).random()`; seed: 32 bits.
 
