@@ -27,6 +27,7 @@ from numpy.typing import DTypeLike, NDArray
 from parallel_agents.core.compiled import njit
 from parallel_agents.core.errors import CheckpointError, ConfigError, ShapeError
 from parallel_agents.core.types import Array, Transitions
+from parallel_agents.kernels.intrinsics import copy_numbers
 
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
@@ -434,21 +435,22 @@ def _sizes(ring: RingArrays) -> Ints:
 
 
 @njit(cache=True, nogil=True, error_model="numpy")  # type: ignore[untyped-decorator]
-def _copy_frames(observations: Array, age: Array, worlds: int, place: int, out: Array) -> None:
-    """Copy the last frames up to a place of observations (R·W, D) into out, oldest first; zeros before the start."""
-    size = observations.shape[1]
-    frames = len(out) // size
-    for f in range(frames):
-        back = frames - 1 - f
+def _copy_frames(
+    observations: Array, age: Array, worlds: int, size: int, frames: int, place: int, out: Array, out_at: int
+) -> None:
+    """Copy the last frames up to a place, oldest first, with zeros before the start of an episode.
+
+    observations: flat (R·W·D). out: flat, written from `out_at` on.
+    """
+    for back in range(frames - 1, -1, -1):
         if back and back > age[place]:
-            for d in range(size):
-                out[f * size + d] = 0
-            continue
-        at = place - back * worlds
-        if at < 0:
-            at += len(observations)
-        for d in range(size):
-            out[f * size + d] = observations[at, d]
+            out[out_at : out_at + size] = 0
+        else:
+            at = place - back * worlds
+            if at < 0:
+                at += len(age)
+            copy_numbers(observations, at * size, out, out_at, size)
+        out_at += size
 
 
 @njit(cache=True, nogil=True, error_model="numpy")  # type: ignore[untyped-decorator]
@@ -472,10 +474,11 @@ def _gather(
     """
     agents, samples = serials.shape
     _, rows, worlds, size = ring.observations.shape
-    count, numbers = rows * worlds, ring.actions.shape[3]
+    count, numbers, inputs = rows * worlds, ring.actions.shape[3], states.shape[2]
     places = np.empty(samples, np.int64)
     for n in range(agents):
-        observations, age = ring.observations[n].reshape(count, size), ring.age[n].reshape(count)
+        observations, age = ring.observations[n].reshape(-1), ring.age[n].reshape(count)
+        own_states, own_next = states[n].reshape(-1), next_states[n].reshape(-1)
         taken, rewards = ring.actions[n].reshape(count, numbers), ring.rewards[n].reshape(count)
         terminated, truncated = ring.terminated[n].reshape(count), ring.truncated[n].reshape(count)
         valid, follow, starts = ring.valid[n].reshape(count), ring.follow[n].reshape(count), ring.starts[n]
@@ -498,9 +501,9 @@ def _gather(
                     break
             returns[n, k], discounts[n, k], next_places[n, k] = total, factor, place
         for k in range(samples):
-            _copy_frames(observations, age, worlds, places[k], states[n, k])
+            _copy_frames(observations, age, worlds, size, inputs // size, places[k], own_states, k * inputs)
         for k in range(samples):
-            _copy_frames(observations, age, worlds, next_places[n, k], next_states[n, k])
+            _copy_frames(observations, age, worlds, size, inputs // size, next_places[n, k], own_next, k * inputs)
         for k in range(samples):
             for a in range(numbers):
                 actions[n, k, a] = taken[places[k], a]
