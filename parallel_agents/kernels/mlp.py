@@ -9,7 +9,7 @@ Other compiled code calls `forward` and `backward` directly; they allocate nothi
 
 >>> row = np.array([1, 2, 3, 4, 0.5, -20], np.float32)  # weight (2, 2), bias (2)
 >>> layers, outputs = np.array([[2, 2, 2, 0, 4]]), np.zeros(2, np.float32)
->>> room = np.zeros(room_for(layers, 1), np.float32)
+>>> room = np.zeros(2 + BLOCK, np.float32)
 >>> forward(row, 0, layers, RELU, np.array([1, 1], np.float32), 0, 1, outputs, 0, room), outputs.tolist()
 (0, [4.5, -14.0])
 """
@@ -90,15 +90,6 @@ def _slope(values: Array, deltas: Array, activation: int) -> None:
             deltas[i] = deltas[i] * (one if values[i] > zero else values[i] + one)
 
 
-def room_for(layers: Array, rows: int) -> int:
-    """Return how many numbers of room `forward` and `backward` need for layers (L, 5) and at most so many rows.
-
-    That is a transposed weight; or, for a last layer of few outputs, its inputs and outputs, transposed.
-    """
-    weight = int((layers[:, INPUTS] * layers[:, STRIDE]).max())
-    return max(weight, rows * (int(layers[-1, INPUTS]) + BLOCK))
-
-
 _LAYERS = types.int64[:, ::1]
 
 
@@ -112,7 +103,8 @@ def forward(
     parameters: flat float32, the agent's row starts at `at`. layers: int64 (L, 5). activation: of all layers but the
     last. inputs: flat float32, (rows, inputs) from `inputs_at` on. outputs: flat float32 to write to; from `outputs_at`
     on it holds the outputs of every layer, (rows, stride) each, one layer after the other: `rows` times the sum of
-    `layers[:, STRIDE]` numbers. Columns beyond a layer's outputs are not written. room: see `room_for`.
+    `layers[:, STRIDE]` numbers. Columns beyond a layer's outputs are not written. room: as long as the
+    largest weight, and at least `rows` times the inputs of the last layer and BLOCK more.
 
     Each output is one chain of fma from 0 over ascending inputs, then plus the bias: the same whatever `rows` is.
     """
@@ -150,8 +142,8 @@ def backward(
     """Write the gradient of the agent's row, from the gradient of the last layer's outputs.
 
     outputs: as `forward` left them. deltas: of the same form; the caller has written the last layer's. gradients: flat
-    float32, the row from `gradients_at` on; numbers that belong to no weight or bias are not written. room: see
-    `room_for`.
+    float32, the row from `gradients_at` on; numbers that belong to no weight or bias are not written. room: as in
+    `forward`.
 
     Each gradient of a weight is one chain of fma over ascending rows, that of a bias a sum over ascending rows, and
     that of an input one chain of fma over ascending outputs.

@@ -13,7 +13,8 @@ import numpy as np
 from parallel_agents.core.compiled import njit
 from parallel_agents.core.types import Array
 from parallel_agents.kernels.functions import expf, log1pf, logf
-from parallel_agents.kernels.mlp import INPUTS, STRIDE, TANH, backward, forward, room_for
+from parallel_agents.kernels.intrinsics import BLOCK
+from parallel_agents.kernels.mlp import INPUTS, STRIDE, TANH, backward, forward
 from parallel_agents.kernels.optimizer import CHAINS, adam, clip_factor, squared_norm
 from parallel_agents.kernels.schedules import scheduled
 
@@ -108,7 +109,7 @@ class Scratch(NamedTuple):
     """float32: the outputs of all layers of both networks."""
     deltas: Array
     room: Array
-    """float32: as much as `mlp.room_for` says."""
+    """float32, for `mlp.forward` and `mlp.backward`."""
     logs: Array
     """float32: log-probabilities of all actions of a sample."""
     start: Array
@@ -120,7 +121,8 @@ class Scratch(NamedTuple):
         layers = np.concatenate([network.policy, network.value])
         outputs = batch * int(layers[:, STRIDE].sum())
         widest = int(network.policy[-1, STRIDE])
-        observed, room = batch * int(layers[0, INPUTS]), room_for(layers, batch)
+        largest = int((layers[:, INPUTS] * layers[:, STRIDE]).max())
+        observed, room = batch * int(layers[0, INPUTS]), max(largest, batch * (int(layers[-1, INPUTS]) + BLOCK))
         lengths = (size, CHAINS, observed, outputs, outputs, room, widest, samples)
         return Scratch(*(np.zeros(length, np.float32) for length in lengths))
 

@@ -13,7 +13,8 @@ import numpy as np
 
 from parallel_agents.core.compiled import njit
 from parallel_agents.core.types import Array
-from parallel_agents.kernels.mlp import STRIDE, backward, forward, join_dueling, room_for, split_dueling
+from parallel_agents.kernels.intrinsics import BLOCK
+from parallel_agents.kernels.mlp import INPUTS, STRIDE, backward, forward, join_dueling, split_dueling
 from parallel_agents.kernels.optimizer import CHAINS, adam, clip_factor, follow, squared_norm
 from parallel_agents.kernels.schedules import NOISE_DECAY, joined_batches, noise_scale, scheduled, target_share
 
@@ -115,13 +116,15 @@ class Scratch(NamedTuple):
     """float32: the outputs of all layers of one batch, three times."""
     deltas: Array
     room: Array
-    """float32: as much as `mlp.room_for` says."""
+    """float32, for `mlp.forward` and `mlp.backward`."""
 
     @staticmethod
     def of(size: int, layers: Array, batch: int) -> Scratch:
         """Return room for a network of these layers (L, 5) with rows of this size."""
         outputs = batch * int(layers[:, STRIDE].sum())
-        lengths = (size, size, CHAINS, 3 * outputs, outputs, room_for(layers, batch))
+        largest = int((layers[:, INPUTS] * layers[:, STRIDE]).max())
+        room = max(largest, batch * (int(layers[-1, INPUTS]) + BLOCK))
+        lengths = (size, size, CHAINS, 3 * outputs, outputs, room)
         return Scratch(*(np.zeros(length, np.float32) for length in lengths))
 
 
