@@ -90,6 +90,22 @@ def copy_numbers(
     return types.void(source, WHOLE, out, WHOLE, WHOLE), emit
 
 
+@intrinsic  # type: ignore[untyped-decorator]
+def prefetch(context: Any, array: Any, at: Any) -> tuple[Any, Callable[..., Any]]:
+    """Ask for the cache line of one number of a flat array, without waiting for it."""
+
+    def emit(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        data = context.make_array(signature.args[0])(context, builder, arguments[0]).data
+        word = ir.IntType(32)
+        place = builder.bitcast(builder.gep(data, [arguments[1]]), cgutils.voidptr_t)
+        form = ir.FunctionType(ir.VoidType(), [place.type, word, word, word])
+        ask = cgutils.get_or_insert_function(builder.module, form, "llvm.prefetch.p0")
+        builder.call(ask, [place, word(0), word(3), word(1)])  # to read, keep in all caches, data
+        return context.get_dummy_value()
+
+    return types.void(array, WHOLE), emit
+
+
 if numba.config.DISABLE_JIT:  # nothing is compiled: for debugging, with other bytes
 
     def fma(a: Any, b: Any, c: Any) -> Any:
@@ -100,6 +116,9 @@ if numba.config.DISABLE_JIT:  # nothing is compiled: for debugging, with other b
 
     def copy_numbers(source: Any, source_at: int, out: Any, out_at: int, count: int) -> None:
         out[out_at : out_at + count] = source[source_at : source_at + count]
+
+    def prefetch(array: Any, at: int) -> None:
+        pass
 
     bits32, bits64 = _view(np.float32, np.int32), _view(np.float64, np.int64)
     float32_of, float64_of = _view(np.int32, np.float32), _view(np.int64, np.float64)

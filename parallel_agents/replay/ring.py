@@ -27,13 +27,17 @@ from numpy.typing import DTypeLike, NDArray
 from parallel_agents.core.compiled import njit
 from parallel_agents.core.errors import CheckpointError, ConfigError, ShapeError
 from parallel_agents.core.types import Array, Transitions
-from parallel_agents.kernels.intrinsics import copy_numbers
+from parallel_agents.kernels.intrinsics import copy_numbers, prefetch
 
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 
 PRIORITY = "priority"
 """Name of the extra column that changes after its row was written."""
+
+
+AHEAD = 16
+"""How many samples ahead the gathering kernel asks for what it will read."""
 
 
 @dataclass(frozen=True)
@@ -444,7 +448,8 @@ def _copy_frames(
     """
     for back in range(frames - 1, -1, -1):
         if back and back > age[place]:
-            out[out_at : out_at + size] = 0
+            for d in range(out_at, out_at + size):  # a loop, since numba fills short slices slowly
+                out[d] = 0
         else:
             at = place - back * worlds
             if at < 0:
@@ -469,44 +474,52 @@ def _gather(
     """Fill in the samples (N, K, …) of serials (N, K), with n-step returns that stop where an episode ends.
 
     `discounts` is the factor of the value of `next_states`: 0 after a termination, gamma**k after k steps otherwise
-    (Sutton 1988). `next_places` is where the next state stands, row * W + world. Columns are read one after the other,
-    since then the CPU waits for many places at once.
+    (Sutton 1988). `next_places` is where the next state stands, row * W + world. Most of the time goes into waiting for
+    memory, so what a sample reads is asked for some samples ahead.
     """
     agents, samples = serials.shape
     _, rows, worlds, size = ring.observations.shape
     count, numbers, inputs = rows * worlds, ring.actions.shape[3], states.shape[2]
+    frames = inputs // size
     places = np.empty(samples, np.int64)
     for n in range(agents):
         observations, age = ring.observations[n].reshape(-1), ring.age[n].reshape(count)
         own_states, own_next = states[n].reshape(-1), next_states[n].reshape(-1)
-        taken, rewards = ring.actions[n].reshape(count, numbers), ring.rewards[n].reshape(count)
+        taken, rewards = ring.actions[n].reshape(-1), ring.rewards[n].reshape(count)
         terminated, truncated = ring.terminated[n].reshape(count), ring.truncated[n].reshape(count)
         valid, follow, starts = ring.valid[n].reshape(count), ring.follow[n].reshape(count), ring.starts[n]
         for k in range(samples):
             places[k] = starts[serials[n, k] % count]
-        for k in range(samples):
-            place, total, factor = places[k], 0.0, 1.0
-            for step in range(n_step):
-                total += factor * rewards[place]
-                factor *= gammas[n]
-                ended, cut_off = terminated[place], truncated[place]
-                place += follow[place] * worlds
-                if place >= count:
-                    place -= count
-                if ended:
-                    factor = 0.0
-                if ended or cut_off or step + 1 == n_step:
-                    break
-                if not (valid[place] and (follow[place] > 0 or terminated[place])):
-                    break
-            returns[n, k], discounts[n, k], next_places[n, k] = total, factor, place
-        for k in range(samples):
-            _copy_frames(observations, age, worlds, size, inputs // size, places[k], own_states, k * inputs)
-        for k in range(samples):
-            _copy_frames(observations, age, worlds, size, inputs // size, next_places[n, k], own_next, k * inputs)
-        for k in range(samples):
-            for a in range(numbers):
-                actions[n, k, a] = taken[places[k], a]
+        for first in range(0, samples + AHEAD, AHEAD):  # asks for AHEAD samples, then reads the AHEAD before
+            for k in range(first, min(first + AHEAD, samples)):
+                place = places[k]
+                prefetch(observations, place * size)
+                prefetch(observations, place * size + 2 * size - 1)  # the next state usually stands behind it
+                prefetch(rewards, place)
+                prefetch(terminated, place)
+                prefetch(truncated, place)
+                prefetch(follow, place)
+                prefetch(taken, place * numbers)
+            for k in range(max(0, first - AHEAD), min(first, samples)):
+                place, total, factor = places[k], 0.0, 1.0
+                for step in range(n_step):
+                    total += factor * rewards[place]
+                    factor *= gammas[n]
+                    ended, cut_off = terminated[place], truncated[place]
+                    place += follow[place] * worlds
+                    if place >= count:
+                        place -= count
+                    if ended:
+                        factor = 0.0
+                    if ended or cut_off or step + 1 == n_step:
+                        break
+                    if not (valid[place] and (follow[place] > 0 or terminated[place])):
+                        break
+                returns[n, k], discounts[n, k], next_places[n, k] = total, factor, place
+                _copy_frames(observations, age, worlds, size, frames, places[k], own_states, k * inputs)
+                _copy_frames(observations, age, worlds, size, frames, place, own_next, k * inputs)
+                for a in range(numbers):
+                    actions[n, k, a] = taken[places[k] * numbers + a]
 
 
 @njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
