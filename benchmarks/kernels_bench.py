@@ -7,6 +7,9 @@ both are bound to it; on two, JAX has two devices with half of the agents each, 
 - whole loop: the same updates, with acting, a world that costs nothing (`benchmarks/drift.py`), storing and sampling;
   one update of 64 samples for every 4 turns of an agent;
 - PPO on CartPole, whose steps are compiled on both sides: 8 agents with 8 worlds each.
+
+Two rows have no JAX side: the share of the best product's speed that updates reach, and what a turn of a world in
+Python costs beside that world.
 """
 
 from __future__ import annotations
@@ -57,8 +60,10 @@ def benches(effort: Effort) -> Iterator[tuple[str, Bench]]:
     for case in CASES:
         yield _update(effort, *case)
     yield PEAK, partial(_peak, effort)
+    yield PYTHON_TURN, partial(_python_turn, effort)
 
 
+PYTHON_TURN = "a turn of 8 agents in one world in Python: all but the world itself"
 PEAK = "update alone, 8-64-64-4, batch 64: share of the multiplications of the best product"
 
 
@@ -241,6 +246,45 @@ def _peak(effort: Effort) -> Iterator[Row]:
     detail = {"peak_gflops": peak / 1e9, "flops_of_an_update": of_update}
     yield Row(
         name=PEAK, ratio=share, goal=0.5, unit="share of the peak", repeats=repeats, sides=(measured,), detail=detail
+    )
+
+
+class PythonDrift(Drift):
+    """`Drift` turn by turn."""
+
+    def compiled_world(self) -> str:
+        return "its turns are to be taken in Python"
+
+
+def _python_turn(effort: Effort) -> Iterator[Row]:
+    """Subtract the seconds of the world's own hooks from those of a run that stores and does not learn."""
+    epochs, repeats = effort.of(20, 2), effort.repeats(7)
+    model = {"algorithm": "dqn", "hidden": [64, 64], "buffer_size": ROWS, "learning_starts": 10**9}
+    experiment = {"max_turns": TURNS, "record_period": 0}
+    environment = PythonDrift(config={"experiment": experiment, "model": model, "parallel": _where(1)})
+    actions = np.zeros((len(environment.agents), 1), np.int64)
+
+    def world() -> Done:
+        for _ in range(epochs * TURNS):
+            environment.observe()
+            environment.apply_actions(actions)
+        return Done({"turns": epochs * TURNS})
+
+    words = f"{epochs * TURNS} turns"
+    sides = [
+        Side("run", f"{words}: observing, acting, the world, storing", Run(environment, epochs, {"turns": "turns"})),
+        Side("world", f"{words} of the world alone", world),
+    ]
+    measured = measure(sides, repeats=repeats)
+    seconds = measured[0].seconds - measured[1].seconds
+    yield Row(
+        name=PYTHON_TURN,
+        ratio=seconds / (epochs * TURNS) * 1e6,
+        goal=40.0,
+        at_most=True,
+        unit="µs",
+        repeats=repeats,
+        sides=tuple(measured),
     )
 
 

@@ -213,11 +213,9 @@ def _goals(
                 for k in range(count):
                     total += scratch.values[(b * count + k) * actions + a]
                 choices[b * actions + a] = total / np.float32(count)
-    masks = samples.next_masks.reshape(-1)[:0]
+    masks, samples_before = samples.next_masks.reshape(-1), n * samples.returns.shape[1] + first
     for b in range(batch):
-        if samples.next_masks.shape[0]:
-            masks = samples.next_masks[n, first + b]
-        best = best_action(choices, b * actions, actions, masks)
+        best = best_action(choices, b * actions, actions, masks, (samples_before + b) * actions)
         for k in range(count):
             value = scratch.values[(b * count + k) * actions + best]
             scratch.goals[b * count + k] = samples.returns[n, first + b] + samples.discounts[n, first + b] * value
@@ -255,7 +253,7 @@ def _backward(
 ) -> None:
     """Write the gradient of the row from those of the values."""
     units, rows, gradient = layers[SEEN, OUTPUTS], len(scratch.goals), scratch.common.gradient
-    count, wide, turned = rows // batch, max(2, units), scratch.common.transposed
+    count, wide, turned = rows // batch, max(2, units), scratch.common.room
     product(
         scratch.hidden, 0, 1, units, scratch.of_values, 0, actions, scratch.of_head, 0, actions, units, actions, rows
     )  # fmt: skip

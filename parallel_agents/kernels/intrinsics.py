@@ -69,6 +69,41 @@ def data_of(context: Any, builder: Any, array: Any) -> Any:
     return context.make_array(NUMBERS)(context, builder, array).data
 
 
+@intrinsic  # type: ignore[untyped-decorator]
+def copy_numbers(
+    context: Any, source: Any, source_at: Any, out: Any, out_at: Any, count: Any
+) -> tuple[Any, Callable[..., Any]]:
+    """Copy `count` numbers of a flat array to another of the same type; a loop would cost several times as much."""
+
+    def emit(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        source, source_at, out, out_at, count = arguments
+        places = [
+            builder.gep(context.make_array(kind)(context, builder, array).data, [at])
+            for kind, array, at in ((signature.args[0], source, source_at), (signature.args[2], out, out_at))
+        ]
+        size = context.get_abi_sizeof(context.get_data_type(signature.args[0].dtype))
+        cgutils.raw_memcpy(builder, places[1], places[0], count, size)
+        return context.get_dummy_value()
+
+    return types.void(source, WHOLE, out, WHOLE, WHOLE), emit
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def prefetch(context: Any, array: Any, at: Any) -> tuple[Any, Callable[..., Any]]:
+    """Ask for the cache line of one number of a flat array, without waiting for it."""
+
+    def emit(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        data = context.make_array(signature.args[0])(context, builder, arguments[0]).data
+        word = ir.IntType(32)
+        place = builder.bitcast(builder.gep(data, [arguments[1]]), cgutils.voidptr_t)
+        form = ir.FunctionType(ir.VoidType(), [place.type, word, word, word])
+        ask = cgutils.get_or_insert_function(builder.module, form, "llvm.prefetch.p0")
+        builder.call(ask, [place, word(0), word(3), word(1)])  # to read, keep in all caches, data
+        return context.get_dummy_value()
+
+    return types.void(array, WHOLE), emit
+
+
 if numba.config.DISABLE_JIT:  # nothing is compiled: for debugging, with other bytes
 
     def fma(a: Any, b: Any, c: Any) -> Any:
@@ -76,6 +111,12 @@ if numba.config.DISABLE_JIT:  # nothing is compiled: for debugging, with other b
 
     def _view(kind: type, target: type) -> Any:
         return lambda number: kind(number).view(target)
+
+    def copy_numbers(source: Any, source_at: int, out: Any, out_at: int, count: int) -> None:
+        out[out_at : out_at + count] = source[source_at : source_at + count]
+
+    def prefetch(array: Any, at: int) -> None:
+        pass
 
     bits32, bits64 = _view(np.float32, np.int32), _view(np.float64, np.int64)
     float32_of, float64_of = _view(np.int32, np.float32), _view(np.int64, np.float64)

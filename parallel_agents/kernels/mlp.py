@@ -9,7 +9,8 @@ Other compiled code calls `forward` and `backward` directly; they allocate nothi
 
 >>> row = np.array([1, 2, 3, 4, 0.5, -20], np.float32)  # weight (2, 2), bias (2)
 >>> layers, outputs = np.array([[2, 2, 2, 0, 4]]), np.zeros(2, np.float32)
->>> forward(row, 0, layers, RELU, np.array([1, 1], np.float32), 0, 1, outputs, 0), outputs.tolist()
+>>> room = np.zeros(2 + BLOCK, np.float32)
+>>> forward(row, 0, layers, RELU, np.array([1, 1], np.float32), 0, 1, outputs, 0, room), outputs.tolist()
 (0, [4.5, -14.0])
 """
 
@@ -88,14 +89,15 @@ def _slope(values: Array, deltas: Array, activation: int) -> None:
 @compiled_once
 def forward(
     parameters: Array, at: int, layers: Array, activation: int, inputs: Array, inputs_at: int, rows: int,
-    outputs: Array, outputs_at: int,
+    outputs: Array, outputs_at: int, room: Array,
 ) -> int:  # fmt: skip
     """Compute all layers for some rows of inputs; return the place of the last layer's outputs.
 
     parameters: flat float32, the agent's row starts at `at`. layers: int64 (L, 5). activation: of all layers but the
     last. inputs: flat float32, (rows, inputs) from `inputs_at` on. outputs: flat float32 to write to; from `outputs_at`
     on it holds the outputs of every layer, (rows, stride) each, one layer after the other: `rows` times the sum of
-    `layers[:, STRIDE]` numbers. Columns beyond a layer's outputs are not written.
+    `layers[:, STRIDE]` numbers. Columns beyond a layer's outputs are not written. room: as long as the
+    largest weight, and at least `rows` times the inputs of the last layer and BLOCK more.
 
     Each output is one chain of fma from 0 over ascending inputs, then plus the bias: the same whatever `rows` is.
     """
@@ -104,10 +106,19 @@ def forward(
     last = len(layers) - 1
     for index in range(len(layers)):
         fan_in, fan_out, stride = layers[index, INPUTS], layers[index, OUTPUTS], layers[index, STRIDE]
+        weight_at, bias_at = at + layers[index, WEIGHT], at + layers[index, BIAS]
+        if index == last and fan_out < BLOCK <= rows:  # computed transposed, so that a tile has whole vectors
+            transpose(source, source_at, rows, fan_in, width, room)
+            turned = rows * fan_in
+            product(parameters, weight_at, 1, stride, room, 0, rows, room, turned, rows, fan_out, rows, fan_in)
+            for j in range(fan_out):
+                for i in range(rows):
+                    outputs[place + i * stride + j] = room[turned + j * rows + i] + parameters[bias_at + j]
+            return place
         ending = WITH_RELU if index < last and activation == RELU else WITH_BIAS
         multiply(
-            source, source_at, width, 1, parameters, at + layers[index, WEIGHT], stride, outputs, place, stride,
-            rows, fan_out, fan_in, parameters, at + layers[index, BIAS], ending,
+            source, source_at, width, 1, parameters, weight_at, stride, outputs, place, stride, rows, fan_out, fan_in,
+            parameters, bias_at, ending,
         )  # fmt: skip
         if index < last and activation != RELU:
             _activate(outputs[place : place + rows * stride], activation)
@@ -119,13 +130,13 @@ def forward(
 @compiled_once
 def backward(
     parameters: Array, at: int, layers: Array, activation: int, inputs: Array, inputs_at: int, rows: int,
-    outputs: Array, deltas: Array, outputs_at: int, gradients: Array, gradients_at: int, transposed: Array,
+    outputs: Array, deltas: Array, outputs_at: int, gradients: Array, gradients_at: int, room: Array,
 ) -> None:  # fmt: skip
     """Write the gradient of the agent's row, from the gradient of the last layer's outputs.
 
     outputs: as `forward` left them. deltas: of the same form; the caller has written the last layer's. gradients: flat
-    float32, the row from `gradients_at` on; numbers that belong to no weight or bias are not written. transposed: room
-    for the largest weight but the first.
+    float32, the row from `gradients_at` on; numbers that belong to no weight or bias are not written. room: as in
+    `forward`.
 
     Each gradient of a weight is one chain of fma over ascending rows, that of a bias a sum over ascending rows, and
     that of an input one chain of fma over ascending outputs.
@@ -140,15 +151,21 @@ def backward(
         else:
             width, before = fan_in, 0
             source, source_at = inputs, inputs_at
-        product(
-            source, source_at, 1, width, deltas, place, stride, gradients, gradients_at + layers[index, WEIGHT], stride,
-            fan_in, fan_out, rows,
-        )  # fmt: skip
-        sum_rows(deltas, place, rows, fan_out, stride, gradients, gradients_at + layers[index, BIAS], transposed)
-        if index:
-            transpose(parameters, at + layers[index, WEIGHT], fan_in, fan_out, stride, transposed)
+        weight_at = gradients_at + layers[index, WEIGHT]
+        if index and fan_out < BLOCK:  # computed transposed, as in `forward`
+            product(deltas, place, 1, stride, source, source_at, width, room, 0, fan_in, fan_out, fan_in, rows)
+            for i in range(fan_in):
+                for j in range(fan_out):
+                    gradients[weight_at + i * stride + j] = room[j * fan_in + i]
+        else:
             product(
-                deltas, place, stride, 1, transposed, 0, fan_in, deltas, before, width, rows, fan_in, fan_out,
+                source, source_at, 1, width, deltas, place, stride, gradients, weight_at, stride, fan_in, fan_out, rows
+            )
+        sum_rows(deltas, place, rows, fan_out, stride, gradients, gradients_at + layers[index, BIAS], room)
+        if index:
+            transpose(parameters, at + layers[index, WEIGHT], fan_in, fan_out, stride, room)
+            product(
+                deltas, place, stride, 1, room, 0, fan_in, deltas, before, width, rows, fan_in, fan_out,
             )  # fmt: skip
             _slope(outputs[before : before + rows * width], deltas[before : before + rows * width], activation)
             place = before

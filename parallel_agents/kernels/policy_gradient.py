@@ -13,6 +13,7 @@ import numpy as np
 from parallel_agents.core.compiled import compiled_once, njit
 from parallel_agents.core.types import Array
 from parallel_agents.kernels.functions import expf, log1pf, logf
+from parallel_agents.kernels.intrinsics import BLOCK
 from parallel_agents.kernels.mlp import INPUTS, STRIDE, TANH, backward, forward
 from parallel_agents.kernels.optimizer import CHAINS, adam, clip_factor, squared_norm
 from parallel_agents.kernels.schedules import scheduled
@@ -107,8 +108,8 @@ class Scratch(NamedTuple):
     outputs: Array
     """float32: the outputs of all layers of both networks."""
     deltas: Array
-    transposed: Array
-    """float32: a weight."""
+    room: Array
+    """float32, for `mlp.forward` and `mlp.backward`."""
     logs: Array
     """float32: log-probabilities of all actions of a sample."""
     start: Array
@@ -119,9 +120,10 @@ class Scratch(NamedTuple):
         """Return room for rows of this size, minibatches of this size and so many samples."""
         layers = np.concatenate([network.policy, network.value])
         outputs = batch * int(layers[:, STRIDE].sum())
-        largest = int((layers[:, INPUTS] * layers[:, STRIDE]).max())
         widest = int(network.policy[-1, STRIDE])
-        lengths = (size, CHAINS, batch * int(layers[0, INPUTS]), outputs, outputs, largest, widest, samples)
+        largest = int((layers[:, INPUTS] * layers[:, STRIDE]).max())
+        observed, room = batch * int(layers[0, INPUTS]), max(largest, batch * (int(layers[-1, INPUTS]) + BLOCK))
+        lengths = (size, CHAINS, observed, outputs, outputs, room, widest, samples)
         return Scratch(*(np.zeros(length, np.float32) for length in lengths))
 
 
@@ -239,7 +241,7 @@ def _start_log_probs(network: Network, agents: Agents, samples: Samples, n: int,
         rows = min(batch, count - first)
         at = forward(
             parameters, n * agents.online.shape[1], network.policy, TANH, samples.observations,
-            (n * count + first) * inputs, rows, scratch.outputs, 0,
+            (n * count + first) * inputs, rows, scratch.outputs, 0, scratch.room,
         )  # fmt: skip
         for r in range(rows):
             scratch.start[first + r] = _log_prob(
@@ -265,8 +267,8 @@ def ppo_gradient(
     parameters, at = agents.online.reshape(-1), n * agents.online.shape[1]
     outputs, deltas = scratch.outputs, scratch.deltas
     policy_size = rows * policy[:, STRIDE].sum()
-    policy_at = forward(parameters, at, policy, TANH, scratch.inputs, 0, rows, outputs, 0)
-    value_at = forward(parameters, at, value, TANH, scratch.inputs, 0, rows, outputs, policy_size)
+    policy_at = forward(parameters, at, policy, TANH, scratch.inputs, 0, rows, outputs, 0, scratch.room)
+    value_at = forward(parameters, at, value, TANH, scratch.inputs, 0, rows, outputs, policy_size, scratch.room)
     bound, value_bound = np.float32(hyper[RATIO_CLIP]), np.float32(hyper[VALUE_CLIP])
     value_weight, entropy_weight = np.float32(hyper[VALUE_WEIGHT]), np.float32(hyper[ENTROPY])
     stops = hyper[TARGET_KL] > 0.0
@@ -310,7 +312,7 @@ def ppo_gradient(
     for network_layers, first in ((policy, 0), (value, policy_size)):
         backward(
             parameters, at, network_layers, TANH, scratch.inputs, 0, rows, outputs, deltas, first, scratch.gradient, 0,
-            scratch.transposed,
+            scratch.room,
         )  # fmt: skip
 
 

@@ -22,40 +22,45 @@ from parallel_agents.kernels.intrinsics import PLAIN, tile, vector_lanes
 _LANES = vector_lanes()
 _VECTORS = 4 if _LANES == 16 else 2
 """Vectors of a wide tile: with 6 rows they fill the registers."""
-_WIDE = _LANES * _VECTORS
+_WIDE, _LONG, _FEW = _LANES * _VECTORS, _LANES * 4, 4
+"""Columns of a wide tile, columns of a tile of one row, and rows from which on wide tiles are used."""
 
 
-def _panel(rows: int, lanes: int, vectors: int) -> Any:
-    """Return a function for all rows of a few columns.
+def _panel(rows: int, last: int, lanes: int, vectors: int) -> Any:
+    """Return a function for all rows, at least `last`, of a few columns: in tiles of `rows` rows, or of `last` rows.
 
     The last tile overlaps the one before where the rows do not divide: the same outputs are computed twice.
     """
-    many, one = tile(rows, lanes, vectors), tile(1, lanes, vectors)
+    many, few = tile(rows, lanes, vectors), tile(last, lanes, vectors)
 
     @njit(nogil=True, error_model="numpy")  # type: ignore[untyped-decorator]
     def compute(
         a: Array, a_at: int, a_row: int, a_k: int, b: Array, b_at: int, b_k: int, c: Array, c_at: int, c_row: int,
         m: int, k: int, bias: Array, bias_at: int, ending: int,
     ) -> None:  # fmt: skip
-        if m >= rows:
-            for start in range(0, m, rows):
-                row = min(start, m - rows)
+        row = 0
+        while row < m:
+            if m >= rows and m - row > last:
+                row = min(row, m - rows)
                 many(
                     a, a_at + row * a_row, a_row, a_k, b, b_at, b_k, c, c_at + row * c_row, c_row, k, bias, bias_at,
                     ending,
                 )  # fmt: skip
-        else:
-            for row in range(m):
-                one(
+                row += rows
+            else:
+                row = min(row, m - last)
+                few(
                     a, a_at + row * a_row, a_row, a_k, b, b_at, b_k, c, c_at + row * c_row, c_row, k, bias, bias_at,
                     ending,
                 )  # fmt: skip
+                row += last
 
     return compute
 
 
-_wide, _vector = _panel(6, _LANES, _VECTORS), _panel(8, _LANES, 1)
-_four, _single = _panel(8, 4, 1), _panel(8, 1, 1)
+_wide, _vector = _panel(6, _FEW, _LANES, _VECTORS), _panel(8, 1, _LANES, 1)
+_four, _single = _panel(8, 1, 4, 1), _panel(8, 1, 1, 1)
+_long = tile(1, _LANES, _LONG // _LANES)
 
 
 @compiled_once
@@ -69,10 +74,18 @@ def multiply(
     C must not overlap A or B. ending: PLAIN, WITH_BIAS or WITH_RELU. Each output is one chain of fma from 0, then plus
     the bias.
     """
-    if n >= _WIDE:
+    if n >= _WIDE and m >= _FEW:
         for start in range(0, n, _WIDE):
             at = min(start, n - _WIDE)
             _wide(a, a_at, a_row, a_k, b, b_at + at, b_k, c, c_at + at, c_row, m, k, bias, bias_at + at, ending)
+    elif n >= _LONG:
+        for row in range(m):
+            for start in range(0, n, _LONG):
+                at = min(start, n - _LONG)
+                _long(
+                    a, a_at + row * a_row, a_row, a_k, b, b_at + at, b_k, c, c_at + row * c_row + at, c_row, k, bias,
+                    bias_at + at, ending,
+                )  # fmt: skip
     elif n >= _LANES:
         for start in range(0, n, _LANES):
             at = min(start, n - _LANES)

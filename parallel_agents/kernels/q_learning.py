@@ -13,6 +13,7 @@ import numpy as np
 
 from parallel_agents.core.compiled import compiled_once, njit
 from parallel_agents.core.types import Array
+from parallel_agents.kernels.intrinsics import BLOCK
 from parallel_agents.kernels.mlp import INPUTS, STRIDE, backward, forward, join_dueling, split_dueling
 from parallel_agents.kernels.optimizer import CHAINS, adam, clip_factor, follow, squared_norm
 from parallel_agents.kernels.schedules import NOISE_DECAY, joined_batches, noise_scale, scheduled, target_share
@@ -114,26 +115,35 @@ class Scratch(NamedTuple):
     outputs: Array
     """float32: the outputs of all layers of one batch, three times."""
     deltas: Array
-    transposed: Array
-    """float32: a weight."""
+    room: Array
+    """float32, for `mlp.forward` and `mlp.backward`."""
 
     @staticmethod
     def of(size: int, layers: Array, batch: int) -> Scratch:
         """Return room for a network of these layers (L, 5) with rows of this size."""
         outputs = batch * int(layers[:, STRIDE].sum())
         largest = int((layers[:, INPUTS] * layers[:, STRIDE]).max())
-        lengths = (size, size, CHAINS, 3 * outputs, outputs, largest)
+        room = max(largest, batch * (int(layers[-1, INPUTS]) + BLOCK))
+        lengths = (size, size, CHAINS, 3 * outputs, outputs, room)
         return Scratch(*(np.zeros(length, np.float32) for length in lengths))
 
 
 @njit(cache=True, nogil=True, error_model="numpy")  # type: ignore[untyped-decorator]
-def best_action(values: Array, at: int, actions: int, masks: Array) -> int:
-    """Return the first of the allowed actions with the largest value; NaN counts as largest. masks: (A) or (0)."""
-    best, top = 0, -np.inf
-    for a in range(actions):
-        value = np.float64(values[at + a]) if len(masks) == 0 or masks[a] else -np.inf
-        if (a == 0 or value > top or value != value) and top == top:
-            best, top = a, value
+def best_action(values: Array, at: int, actions: int, masks: Array, masks_at: int) -> int:
+    """Return the first of the allowed actions with the largest value; NaN counts as largest.
+
+    masks: flat, those of the sample from `masks_at` on; empty: every action is allowed.
+    """
+    lowest, masked = np.float32(-np.inf), len(masks) > 0
+    best, top = 0, values[at]
+    if masked and not masks[masks_at]:
+        top = lowest
+    for a in range(1, actions):
+        value = values[at + a]
+        if masked and not masks[masks_at + a]:
+            value = lowest
+        better = ((value > top) | (value != value)) & (top == top)
+        best, top = (a if better else best), (value if better else top)  # without a branch: it is hard to predict
     return best
 
 
@@ -165,12 +175,14 @@ def dqn_gradient(
     online, target = agents.online.reshape(-1), agents.target.reshape(-1)
     at, place = n * agents.online.shape[1], (n * count + first) * inputs
     stride, size = layers[-1, STRIDE], batch * layers[:, STRIDE].sum()
-    outputs, deltas = scratch.outputs, scratch.deltas
-    values_at = forward(online, at, layers, activation, samples.states, place, batch, outputs, 0)
-    next_at = forward(target, at, layers, activation, samples.next_states, place, batch, outputs, size)
+    outputs, deltas, room = scratch.outputs, scratch.deltas, scratch.room
+    values_at = forward(online, at, layers, activation, samples.states, place, batch, outputs, 0, room)
+    next_at = forward(target, at, layers, activation, samples.next_states, place, batch, outputs, size, room)
     choice_at = next_at
     if double:
-        choice_at = forward(online, at, layers, activation, samples.next_states, place, batch, outputs, 2 * size)
+        choice_at = forward(
+            online, at, layers, activation, samples.next_states, place, batch, outputs, 2 * size, room
+        )  # fmt: skip
     if dueling:
         join_dueling(outputs, values_at, batch, stride, actions)
         join_dueling(outputs, next_at, batch, stride, actions)
@@ -178,14 +190,12 @@ def dqn_gradient(
             join_dueling(outputs, choice_at, batch, stride, actions)
     deltas[values_at : values_at + batch * stride] = np.float32(0.0)
     loss = 0.0
-    masks = samples.next_masks.reshape(-1)[:0]
+    masks = samples.next_masks.reshape(-1)  # flat: a slice of each sample would cost more than the rest of its loss
     for r in range(batch):
-        k = first + r
-        if samples.next_masks.shape[0]:
-            masks = samples.next_masks[n, k]
-        best = best_action(outputs, choice_at + r * stride, actions, masks)
+        k, masks_at = first + r, (n * count + first + r) * actions
+        best = best_action(outputs, choice_at + r * stride, actions, masks, masks_at)
         value = outputs[next_at + r * stride + best]
-        if len(masks) and not masks[best]:
+        if len(masks) and not masks[masks_at + best]:
             value = np.float32(-np.inf)
         goal = samples.returns[n, k] + samples.discounts[n, k] * value
         action = samples.actions[n, k]
@@ -198,7 +208,7 @@ def dqn_gradient(
         split_dueling(deltas, values_at, batch, stride, actions)
     backward(
         online, at, layers, activation, samples.states, place, batch, outputs, deltas, 0, scratch.gradient, 0,
-        scratch.transposed,
+        room,
     )  # fmt: skip
     return loss / batch
 

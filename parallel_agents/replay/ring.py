@@ -27,12 +27,17 @@ from numpy.typing import DTypeLike, NDArray
 from parallel_agents.core.compiled import compiled_once, njit
 from parallel_agents.core.errors import CheckpointError, ConfigError, ShapeError
 from parallel_agents.core.types import Array, Transitions
+from parallel_agents.kernels.intrinsics import copy_numbers, prefetch
 
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 
 PRIORITY = "priority"
 """Name of the extra column that changes after its row was written."""
+
+
+AHEAD = 16
+"""How many samples ahead the gathering kernel asks for what it will read."""
 
 
 @dataclass(frozen=True)
@@ -435,21 +440,23 @@ def _leave_out(sizes: Ints, pos: Ints, valid: Bools, follow: Array, terminated: 
 
 
 @njit(cache=True, nogil=True, error_model="numpy")  # type: ignore[untyped-decorator]
-def _copy_frames(observations: Array, age: Array, worlds: int, place: int, out: Array) -> None:
-    """Copy the last frames up to a place of observations (R·W, D) into out, oldest first; zeros before the start."""
-    size = observations.shape[1]
-    frames = len(out) // size
-    for f in range(frames):
-        back = frames - 1 - f
+def _copy_frames(
+    observations: Array, age: Array, worlds: int, size: int, frames: int, place: int, out: Array, out_at: int
+) -> None:
+    """Copy the last frames up to a place, oldest first, with zeros before the start of an episode.
+
+    observations: flat (R·W·D). out: flat, written from `out_at` on.
+    """
+    for back in range(frames - 1, -1, -1):
         if back and back > age[place]:
-            for d in range(size):
-                out[f * size + d] = 0
-            continue
-        at = place - back * worlds
-        if at < 0:
-            at += len(observations)
-        for d in range(size):
-            out[f * size + d] = observations[at, d]
+            for d in range(out_at, out_at + size):  # a loop, since numba fills short slices slowly
+                out[d] = 0
+        else:
+            at = place - back * worlds
+            if at < 0:
+                at += len(age)
+            copy_numbers(observations, at * size, out, out_at, size)
+        out_at += size
 
 
 @njit(cache=True, nogil=True, error_model="numpy", _nrt=False)  # type: ignore[untyped-decorator]
@@ -469,42 +476,51 @@ def _gather(
     """Fill in the samples (N, K, …) of serials (N, K), with n-step returns that stop where an episode ends.
 
     `discounts` is the factor of the value of `next_states`: 0 after a termination, gamma**k after k steps otherwise
-    (Sutton 1988). `next_places` is where the next state stands, row * W + world; `places` (K,) is room. Columns are
-    read one after the other, since then the CPU waits for many places at once.
+    (Sutton 1988). `next_places` is where the next state stands, row * W + world; `places` (K,) is room. Most of the time
+    goes into waiting for memory, so what a sample reads is asked for some samples ahead.
     """
     agents, samples = serials.shape
     _, rows, worlds, size = ring.observations.shape
-    count, numbers = rows * worlds, ring.actions.shape[3]
+    count, numbers, inputs = rows * worlds, ring.actions.shape[3], states.shape[2]
+    frames = inputs // size
     for n in range(agents):
-        observations, age = ring.observations[n].reshape(count, size), ring.age[n].reshape(count)
-        taken, rewards = ring.actions[n].reshape(count, numbers), ring.rewards[n].reshape(count)
+        observations, age = ring.observations[n].reshape(-1), ring.age[n].reshape(count)
+        own_states, own_next = states[n].reshape(-1), next_states[n].reshape(-1)
+        taken, rewards = ring.actions[n].reshape(-1), ring.rewards[n].reshape(count)
         terminated, truncated = ring.terminated[n].reshape(count), ring.truncated[n].reshape(count)
         valid, follow, starts = ring.valid[n].reshape(count), ring.follow[n].reshape(count), ring.starts[n]
         for k in range(samples):
             places[k] = starts[serials[n, k] % count]
-        for k in range(samples):
-            place, total, factor = places[k], 0.0, 1.0
-            for step in range(n_step):
-                total += factor * rewards[place]
-                factor *= gammas[n]
-                ended, cut_off = terminated[place], truncated[place]
-                place += follow[place] * worlds
-                if place >= count:
-                    place -= count
-                if ended:
-                    factor = 0.0
-                if ended or cut_off or step + 1 == n_step:
-                    break
-                if not (valid[place] and (follow[place] > 0 or terminated[place])):
-                    break
-            returns[n, k], discounts[n, k], next_places[n, k] = total, factor, place
-        for k in range(samples):
-            _copy_frames(observations, age, worlds, places[k], states[n, k])
-        for k in range(samples):
-            _copy_frames(observations, age, worlds, next_places[n, k], next_states[n, k])
-        for k in range(samples):
-            for a in range(numbers):
-                actions[n, k, a] = taken[places[k], a]
+        for first in range(0, samples + AHEAD, AHEAD):  # asks for AHEAD samples, then reads the AHEAD before
+            for k in range(first, min(first + AHEAD, samples)):
+                place = places[k]
+                prefetch(observations, place * size)
+                prefetch(observations, place * size + 2 * size - 1)  # the next state usually stands behind it
+                prefetch(rewards, place)
+                prefetch(terminated, place)
+                prefetch(truncated, place)
+                prefetch(follow, place)
+                prefetch(taken, place * numbers)
+            for k in range(max(0, first - AHEAD), min(first, samples)):
+                place, total, factor = places[k], 0.0, 1.0
+                for step in range(n_step):
+                    total += factor * rewards[place]
+                    factor *= gammas[n]
+                    ended, cut_off = terminated[place], truncated[place]
+                    place += follow[place] * worlds
+                    if place >= count:
+                        place -= count
+                    if ended:
+                        factor = 0.0
+                    if ended or cut_off or step + 1 == n_step:
+                        break
+                    if not (valid[place] and (follow[place] > 0 or terminated[place])):
+                        break
+                returns[n, k], discounts[n, k], next_places[n, k] = total, factor, place
+                _copy_frames(observations, age, worlds, size, frames, places[k], own_states, k * inputs)
+                _copy_frames(observations, age, worlds, size, frames, place, own_next, k * inputs)
+                for a in range(numbers):
+                    actions[n, k, a] = taken[places[k] * numbers + a]
 
 
 @njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
