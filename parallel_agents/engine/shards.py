@@ -243,7 +243,7 @@ class ShardedLoop(Loop):
                 weights = stack.inference.weights
                 own.weights[members] = weights.version, weights.rows[rows].cpu().numpy()
                 own.exploration[members] = stack.exploration[rows]
-        return self._cluster.ray.put(replicas)
+        return self._cluster.put(replicas)
 
     def _stacks_of(self, k: int) -> list[tuple[Any, Members, slice]]:
         """Return every stack with agents of one environment, these agents, and their rows, which stand side by side."""
@@ -284,9 +284,10 @@ def why_not_sharded(environments: Sequence[Any], group: AgentGroup, config: Conf
     if config.parallel.world_shards > group.worlds:
         return f"experiment.worlds is {group.worlds}: there can be one shard per world, at most"
     if group.standalone:
-        return f"{group.standalone[0].ids[0]} has a model or hooks of its own, which stay in the process of the run"
+        k, i = group.standalone[0].ids[0]
+        return f"{environments[k].agents[i].name} has a model or hooks of its own, which stay where the run is"
     if any(group.state_of(agent_id) for agent_id in group.agent_ids):
-        return "agents carry a state from epoch to epoch (Agent.state), which stays in the process of the run"
+        return "agents carry a state from epoch to epoch (Agent.state), which stays where the run is"
     if any(stack.ring.shape.turns < rows for stack in group.stacks):
         return f"a buffer is smaller than an epoch of {rows} turns of {group.worlds} worlds: raise model.buffer_size"
     return None

@@ -55,6 +55,10 @@ LOOK = 2.0
 """Seconds between two looks at the nodes while workers start."""
 STARTS = 5
 """How often workers are started, if nodes are lost meanwhile."""
+FULL_STORE = (
+    "Ray's object store is full and cannot spill to disk: give it more room (ray start --object-store-memory, or space "
+    "on the disk), or lower model.batch_size or experiment.worlds"
+)
 TASK_RETRIES = 3
 """How often Ray repeats a task whose node or process was lost."""
 _TOKEN = secrets.token_hex(32)
@@ -153,6 +157,18 @@ class RayCluster:
         options = _options(resources or {"CPU": 1.0})
         return self.ray.remote(function).options(**options, max_retries=TASK_RETRIES).remote(*arguments)
 
+    def put(self, value: Any) -> Any:
+        """Store a value once and return a reference to it; raise RunError if there is no room."""
+        try:
+            return self.ray.put(value)
+        except self.full_store as error:
+            raise RunError(f"{FULL_STORE} ({error})") from error
+
+    @property
+    def full_store(self) -> tuple[type[Exception], ...]:
+        """The errors of Ray that mean that its object store has no room left."""
+        return self.ray.exceptions.ObjectStoreFullError, self.ray.exceptions.OutOfDiskError
+
     def results(self, references: Sequence[Any], timeout: float | None = None) -> list[Any]:
         """Wait for tasks and return their results in order; raise what the first failed one raised."""
         kinds = self.ray.exceptions
@@ -162,6 +178,8 @@ class RayCluster:
             raise DeadlineError(f"{len(references)} tasks on Ray took longer than {timeout:g} s") from error
         except ParallelAgentsError as error:
             raise getattr(error, "cause", error) from error  # without Ray's own lines around it
+        except self.full_store as error:
+            raise RunError(f"{FULL_STORE} ({error})") from error
         except kinds.RayTaskError as error:
             raise RunError(f"a task on Ray failed: {error}") from error
         except kinds.RayError as error:
@@ -400,8 +418,8 @@ def _state(columns: Columns) -> LearnerState:
 class _Worker:
     """An actor as the run sees it."""
 
-    def __init__(self, ray: Any, name: str, share: Share, actor: Any) -> None:
-        self._ray, self.name, self.share, self.actor = ray, name, share, actor
+    def __init__(self, cluster: RayCluster, name: str, share: Share, actor: Any) -> None:
+        self._cluster, self.name, self.share, self.actor = cluster, name, share, actor
         self.rounds: dict[int, Future[Any]] = {}
         self.heartbeat = Heartbeat()
         """When the oldest round that has not ended was submitted, or the one before it ended."""
@@ -411,9 +429,9 @@ class _Worker:
     def submit(self, round_: int, snapshots: Sequence[Snapshot]) -> None:
         """Put what a round reads into the object store, and start the round."""
         try:
-            stored = self._ray.put(snapshots)
+            stored = self._cluster.put(snapshots)
             future = self.actor.train.remote(round_, stored).future()
-        except self._ray.exceptions.RayError as error:
+        except self._cluster.ray.exceptions.RayError as error:
             raise self._failure(round_, error) from error
         self.rounds[round_] = future
         with self._lock:
@@ -441,20 +459,16 @@ class _Worker:
             raise DeadlineError(f"round {round_} of {self.name} took longer than {limit:g} s") from None
         except ParallelAgentsError as error:
             raise LearnerError(f"round {round_} failed in {self.name}: {error}") from error
-        except self._ray.exceptions.RayError as error:
+        except self._cluster.ray.exceptions.RayError as error:
             raise self._failure(round_, error) from error
         # Copies, since Ray's memory is read-only and may be gone when the run is over.
         return [(_state(columns), _own_result(result)) for columns, result in answer]
 
     def _failure(self, round_: int, error: Exception) -> RunError:
         """Return an error of Ray as one of ours."""
-        kinds = self._ray.exceptions
-        if isinstance(error, kinds.ObjectStoreFullError | kinds.OutOfDiskError):
-            return RunError(
-                f"round {round_}: Ray's object store is full and cannot spill to disk: give it more room "
-                f"(ray start --object-store-memory, or space on the disk), or lower model.batch_size ({error})"
-            )
-        if isinstance(error, kinds.RayTaskError):
+        if isinstance(error, self._cluster.full_store):
+            return RunError(f"round {round_}: {FULL_STORE} ({error})")
+        if isinstance(error, self._cluster.ray.exceptions.RayTaskError):
             return LearnerError(f"round {round_} failed in {self.name}: {error}")
         return WorkerDied(f"round {round_}: {self.name} ended: {error}")
 
@@ -509,7 +523,7 @@ class RayBackend:
             grows=grows,
         )
         self._workers = [
-            _Worker(cluster.ray, name, share, actor)
+            _Worker(cluster, name, share, actor)
             for name, share, actor in zip(self._actors.names, shares, self._actors.handles, strict=True)
         ]
 
