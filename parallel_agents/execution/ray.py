@@ -337,12 +337,10 @@ class Actors:
                 machine, pid, found = answer.result(max(0.0, self._until - time.monotonic()))
             except TimeoutError:
                 raise DeadlineError(f"{name} on Ray did not start within {self._deadline:g} s") from None
-            except ParallelAgentsError as error:
-                raise RunError(f"{name} did not start on Ray: {error}") from error
-            except kinds.RayTaskError as error:
-                raise RunError(f"{name} did not start on Ray: {error}") from error
             except kinds.RayError as error:
-                raise WorkerDied(f"{name} did not start on Ray: {error}") from error
+                raised = getattr(error, "actor_init_failed", False)  # by its own code, so it would do so again
+                kind = RunError if raised else WorkerDied
+                raise kind(f"{name} did not start on Ray: {error}") from error
             self.names[index] = f"{name} on {machine} (pid {pid})"
             different = [key for key, value in found.items() if fingerprint.get(key) != value]
             if different:

@@ -224,6 +224,42 @@ def test_a_run_whose_worker_is_killed_ends_with_the_same_digest() -> None:
     assert found["digest"] == run(Odd, INLINE)["digest"]
 
 
+class Broken(Odd):
+    """Raises in a shard: when it is made, or in a turn."""
+
+    default_config = merge(Odd.default_config, {"world": {"broken": ""}})
+
+    def _fail(self, place: str) -> None:
+        if self.n_worlds < self.config.experiment.worlds and self.config.world["broken"] == place:
+            raise ValueError(f"broken in {place}")
+
+    def setup_agents(self) -> None:
+        self._fail("setup_agents")
+        super().setup_agents()
+
+    def begin_turn(self) -> None:
+        self._fail("begin_turn")
+        super().begin_turn()
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("cluster")
+@pytest.mark.parametrize(
+    ("place", "said"),
+    [
+        ("setup_agents", r"(?s)world shard-0 did not start on Ray: .*broken in setup_agents"),
+        ("begin_turn", r"^Broken raised ValueError: broken in begin_turn in epoch 1, turn 1"),
+    ],
+)
+def test_what_a_shard_raises_ends_the_run_and_is_not_tried_again(place: str, said: str) -> None:
+    environment = Broken(config=merge(ODD_WORLDS, on_ray(1, 2), {"world": {"broken": place}}))
+    callback = KillOnce(environment)
+    callback.killed = 1
+    with pytest.raises(RunError, match=said):
+        environment.run_experiment(callbacks=[callback])
+    assert "worker_replaced" not in callback.events
+
+
 # -- refusals ----------------------------------------------------------------------------------------------------------
 
 
