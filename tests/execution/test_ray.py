@@ -313,10 +313,17 @@ def test_workers_that_do_not_fit_are_refused_with_what_there_is(cluster: RayClus
         backend(cluster, [MarkStack(2)], workers=2, resources={"GPU": 1.0})
     assert cluster.room({"CPU": 1.0}) == 8
     assert cluster.room({"CPU": 3.0}) == 2
-    workers = backend(cluster, [MarkStack(2)], workers=2)
-    assert (cluster.room({"CPU": 1.0}), cluster.room({"GPU": 1.0})) == (6, 0)
-    workers.close()
-    assert cluster.room({"CPU": 1.0}) == 8
+    assert not cluster.reserved, "what was reserved is given back"
+
+
+def test_what_a_run_has_reserved_is_no_room_for_others(cluster: RayCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cluster, "reserved", {1: ({"CPU": 1.0}, 2), 2: ({"GPU": 1.0}, 1)})
+    assert cluster.room({"CPU": 1.0}) == 6
+    assert cluster.room({"CPU": 1.0}, beside=1) == 8
+    assert cluster.free_share({"CPU": 1.0}) == 6
+    monkeypatch.setattr(cluster, "reserved", {})
+    monkeypatch.setattr(cluster, "groups", 2)
+    assert cluster.free_share({"CPU": 1.0}) == 4, "learners leave half of it to the shards, which start later"
 
 
 def test_too_few_resources_on_a_cluster_that_may_grow_are_an_error_after_the_deadline(
@@ -353,7 +360,19 @@ def test_a_cluster_of_another_version_is_refused_with_both_versions(cluster: Ray
     assert "1.2.3" in done.stdout
 
 
-@pytest.mark.parametrize("world_shards", [pytest.param(0, marks=pytest.mark.slow), 2])
+def test_a_full_object_store_is_reported_with_advice(cluster: RayCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(value: Any) -> Any:
+        raise cluster.ray.exceptions.ObjectStoreFullError("no room")
+
+    monkeypatch.setattr(cluster.ray, "put", full)
+    monkeypatch.setattr(cluster.ray, "get", lambda references, timeout: full(references))
+    for call in (lambda: cluster.put(1), lambda: cluster.results([1])):
+        with pytest.raises(RunError, match=r"Ray's object store is full .* give it more room .*no room"):
+            call()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("world_shards", [0, 2])
 def test_a_full_object_store_stops_the_run_with_advice_and_nothing_is_lost(
     cluster: RayCluster, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, world_shards: int
 ) -> None:
@@ -422,7 +441,7 @@ class Look(BaseCallback):
 
 before = dict(os.environ)
 for backend in ("inline", "ray"):
-    env = Here(config={"parallel": {"backend": backend, "num_workers": 2}})
+    env = Here(config={"parallel": {"backend": backend, "num_workers": 1}})
     print("DIGEST", env.run_experiment(callbacks=[Look()] if backend == "ray" else [])["digest"])
 print("CHANGED", {k for k in os.environ if os.environ[k] != before.get(k)})
 """
