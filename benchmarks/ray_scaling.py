@@ -140,7 +140,7 @@ def epoch(cluster: Any, worlds: int, shards: int, repeats: int = 3) -> dict[str,
     run = NetworkDefence(config={"experiment": experiment, "parallel": flags}).prepare()
     loop, [stack] = run.loop, run.group.stacks
     if isinstance(loop, ShardedLoop):
-        loop.open(cluster)
+        loop.open(cluster, lambda: None)
     seconds = []
     for number in range(1, repeats + 2):
         stack.ring.renew()

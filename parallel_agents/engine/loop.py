@@ -542,7 +542,7 @@ class Rounds:
                 self._running.submit(round_, snapshots)
         except WorkerDied as error:  # it died while it was idle: no round has failed
             self._emit("worker_replaced", {"round": round_, "backend": self.backend, "cause": str(error)})
-            self._restart()
+            self.restart()
 
     def _span(self, name: str, round_: int) -> AbstractContextManager[None]:
         """Return a span of the timeline, where one is recorded."""
@@ -665,7 +665,7 @@ class Rounds:
             self._failed_once.add(round_)
         else:
             self._skip(round_, error)
-        self._restart()
+        self.restart()
 
     def _skip(self, round_: int, error: RunError) -> None:
         """Give up a round and keep the last good weights; raise LearnerError after too many rounds in a row."""
@@ -679,7 +679,7 @@ class Rounds:
         self._emit("round_skipped", {"round": round_, "consecutive": self._consecutive_failures})
         self._accept(round_, [(state, RoundResult.nothing(round_, len(state))) for state in self.newest])
 
-    def _restart(self) -> None:
+    def restart(self) -> None:
         """Start fresh workers from the newest states, and submit every round in flight again."""
         self._running.close()
         first = self._next()
@@ -699,7 +699,7 @@ class Rounds:
                 fields = {"from": self._workers, "to": wanted, "round": round_, "level": "info"}
                 self._emit("workers_changed", fields)
                 self._workers = wanted
-                self._restart()
+                self.restart()
         self._boundary_at, self._waited = now, 0.0
 
     def open(self, last_round: int) -> None:
@@ -707,8 +707,9 @@ class Rounds:
         self._last_round = last_round
         self._backend = self._launch(self.submitted + 1)
 
-    def cluster(self) -> RayCluster:
-        """Return the connection of the backend to Ray."""
+    def share_cluster(self, release: Callable[[], None]) -> RayCluster:
+        """Return the connection of the backend to Ray; release: gives back what else the run has reserved there."""
+        self._launcher.release_others = release
         return self._launcher.cluster()
 
     def close(self, patience: float = PATIENCE) -> None:

@@ -232,7 +232,7 @@ class Run:
             self.rounds.newest = [stack.states_of_models() for stack in self.group.stacks]
             self.rounds.open(self.schedule.rounds_until(epochs))
             if isinstance(self.loop, ShardedLoop):
-                self.loop.open(self.rounds.cluster())
+                self.loop.open(self.rounds.share_cluster(self.loop.release), self.rounds.restart)
             with self.watchdog:
                 while self.epoch < epochs and self._stop is None:
                     self._run_epoch(self.epoch + 1)

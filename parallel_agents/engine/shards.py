@@ -20,7 +20,7 @@ import torch
 
 from parallel_agents.algorithms.acting import Weights
 from parallel_agents.core.config import Config
-from parallel_agents.core.errors import ConfigError, DeadlineError, WorkerDied
+from parallel_agents.core.errors import ConfigError, DeadlineError, RunError, WorkerDied
 from parallel_agents.core.types import Array
 from parallel_agents.engine.agents import AgentGroup
 from parallel_agents.engine.loop import Emit, Loop
@@ -158,19 +158,25 @@ class ShardedLoop(Loop):
         self._flags, self._emit = flags, emit
         self._cluster: RayCluster | None = None
         self._actors: Actors | None = None
+        self._restart_learners: Callable[[], None] = lambda: None
         self._worlds: list[slice] = []
         """The worlds of each shard."""
 
-    def open(self, cluster: RayCluster) -> None:
-        """Start the shards."""
-        self._cluster = cluster
+    def open(self, cluster: RayCluster, restart_learners: Callable[[], None]) -> None:
+        """Start the shards. restart_learners: called when a node is lost, since learners were on it too."""
+        self._cluster, self._restart_learners = cluster, restart_learners
         self._start(fixed=True)
 
-    def close(self) -> None:
-        """End the shards."""
+    def release(self) -> None:
+        """End the shards; the next epoch starts fresh ones."""
         if self._actors is not None:
             self._actors.close()
-        self._actors = self._cluster = None
+        self._actors = None
+
+    def close(self) -> None:
+        """End the shards and forget the cluster."""
+        self.release()
+        self._cluster = None
 
     def _start(self, *, fixed: bool) -> None:
         """Start the shards; unless `fixed`, on the nodes that are left."""
@@ -194,10 +200,18 @@ class ShardedLoop(Loop):
                 grows=grows,
             )
 
-        def on_loss(error: WorkerDied) -> None:
-            self._emit("worker_replaced", {"epoch": self.epoch, "backend": "ray", "cause": str(error)})
+        self._actors = start_on_nodes(
+            cluster, start, self._flags.world_shards, ONE_CORE, fixed=fixed, on_loss=self._make_room
+        )
 
-        self._actors = start_on_nodes(cluster, start, self._flags.world_shards, ONE_CORE, fixed=fixed, on_loss=on_loss)
+    def _make_room(self, error: RunError) -> None:
+        """Give back everything that this run has reserved, and start its learners on the nodes that are left.
+
+        Ray moves what was reserved on a lost node to other nodes, where shards and learners would wait for each other.
+        """
+        self._emit("worker_replaced", {"epoch": self.epoch, "backend": "ray", "cause": str(error)})
+        self.release()
+        self._restart_learners()
 
     def run_epoch(self, epoch: int) -> int:
         """Let the shards play one epoch, store its transitions in the order of worlds, and return its turns."""
@@ -221,13 +235,12 @@ class ShardedLoop(Loop):
                 failures += 1
                 if failures >= max(1, self._flags.max_failures):
                     raise
-                self._emit("worker_replaced", {"epoch": epoch, "backend": "ray", "cause": str(error)})
-                assert self._actors is not None, "open() comes first"
-                self._actors.close()
-                self._start(fixed=False)
+                self._make_room(error)
 
     def _play_elsewhere(self, epoch: int) -> list[list[PlayedEpoch]]:
-        assert self._actors is not None, "open() comes first"
+        if self._actors is None:
+            self._start(fixed=False)
+        assert self._actors is not None
         acting = self._acting()
         count, limit = len(self._worlds), self._flags.round_deadline
         turns = self._actors.call("play", [(epoch, acting)] * count, limit)

@@ -56,6 +56,9 @@ class BackendLauncher:
         """The backend to start: as configured, or a lower one since the system lacked something."""
         self._flags = flags or Parallel()
         self._cluster: RayCluster | None = None
+        self.release_others: Callable[[], None] = lambda: None
+        """Called before workers on Ray are started again. Ray moves what a run has reserved from a lost node to those
+        that are left, so that other groups of the run may be in the way."""
 
     def launch(self, states: Sequence[LearnerState], first_round: int, *, last_round: int, workers: int) -> Backend:
         """Start a backend that goes on from `states` with round `first_round`.
@@ -157,7 +160,8 @@ class BackendLauncher:
         def on_loss(error: WorkerDied) -> None:
             self._emit("worker_replaced", {"round": first_round, "backend": "ray", "cause": str(error)})
 
-        # If workers are started again, a node may have been lost: go on with those that are left.
+        if again:  # a node may have been lost: go on with those that are left
+            self.release_others()
         fixed = flags.num_workers is not None and not again
         return start_on_nodes(cluster, start, workers, resources, fixed=fixed, on_loss=on_loss)
 

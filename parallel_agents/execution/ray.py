@@ -50,7 +50,7 @@ from parallel_agents.execution.resources import cores
 from parallel_agents.nn import numerics
 
 CONNECT_DEADLINE = 10.0
-"""Seconds in which the port of a cluster must answer. Ray itself would try for two minutes, then end the process."""
+"""Seconds in which a cluster must answer. Ray itself would try for two minutes, then end the process."""
 LOOK = 2.0
 """Seconds between two looks at the nodes while workers start."""
 STARTS = 5
@@ -92,7 +92,6 @@ class RayCluster:
         self.groups = groups
         self.reserved: dict[int, tuple[Mapping[str, float], int]] = {}
         """What the groups of actors of this run have reserved: resources of one actor, and how many actors."""
-        _require_reachable(address)
         self.connected = not self.ray.is_initialized()
         """Whether this object has connected, and so disconnects; in a Ray job or a Tune trial somebody else has."""
         self.local = address is None and self.connected
@@ -101,6 +100,7 @@ class RayCluster:
             if address not in (None, "auto", here):
                 raise ConfigError(f"parallel.address is {address!r}, but this process is connected to Ray at {here}")
         else:
+            _require_reachable(address)
             try:
                 with _undone_surroundings():
                     self._start(workers) if address is None else self._join(address)
@@ -136,14 +136,19 @@ class RayCluster:
         self.ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
 
     def room(self, resources: Mapping[str, float], *, beside: int | None = None) -> int:
-        """Return how many workers with these resources the nodes that live now hold, if nobody else uses them.
+        """Return how many workers with these resources fit on the nodes that live now, beside those of this run.
 
-        beside: a key of `reserved` that is not counted as used.
+        beside: a key of `reserved` that is not counted.
         """
+        needed = {name for name, amount in resources.items() if amount > 0}
+        used = [count for key, (own, count) in self.reserved.items() if key != beside and own.keys() & needed]
+        return self.size(resources) - sum(used)
+
+    def size(self, resources: Mapping[str, float]) -> int:
+        """Return how many workers with these resources fit on the nodes that live now, if nobody else uses them."""
         nodes = [node["Resources"] for node in self.ray.nodes() if node["Alive"]]
         needed = {name: amount for name, amount in resources.items() if amount > 0}
-        used = sum(count for key, (own, count) in self.reserved.items() if key != beside and own.keys() & needed.keys())
-        return sum(int(min((own.get(k, 0.0) / needed[k] for k in needed), default=1e6)) for own in nodes) - used
+        return sum(int(min((own.get(name, 0.0) / needed[name] for name in needed), default=1e6)) for own in nodes)
 
     def free_share(self, resources: Mapping[str, float]) -> int:
         """Return how many workers one of the groups of this run may start: learners and world shards share evenly."""
@@ -208,17 +213,27 @@ def _options(resources: Mapping[str, float]) -> dict[str, Any]:
     return {"num_cpus": resources.get("CPU", 0), "num_gpus": resources.get("GPU", 0), "resources": others}
 
 
+GREETING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes((0, 0, 0, 4, 0, 0, 0, 0, 0))
+"""How a client of HTTP/2, and so of gRPC, begins: a fixed text and an empty frame of settings (type 4)."""
+
+
 def _require_reachable(address: str | None) -> None:
-    """Raise ConfigError if nobody listens at an address."""
+    """Raise ConfigError if nobody listens at an address, or something that is no server of gRPC, as Ray is one."""
     if address is None or address == "auto":
         return
     host, _, port = address.rpartition(":")
     try:
-        socket.create_connection((host, int(port)), CONNECT_DEADLINE).close()
+        with socket.create_connection((host, int(port)), CONNECT_DEADLINE) as connection:
+            if os.environ.get("RAY_USE_TLS") == "1":
+                return
+            connection.sendall(GREETING)
+            answer = connection.recv(9)
+            if answer[3:4] != GREETING[-6:-5]:
+                raise ConnectionError("what listens there is no Ray")
     except OSError as error:
         raise ConfigError(
-            f"parallel.address is {address!r}, but nobody answers there ({error}): is the cluster up, and is this its "
-            "port (6379 unless `ray start --port` says otherwise)?"
+            f"parallel.address is {address!r}, but Ray does not answer there ({error}): is the cluster up, and is this "
+            "its port (6379 unless `ray start --port` says otherwise)?"
         ) from error
 
 
@@ -315,7 +330,8 @@ class Actors:
         self._group = placement.placement_group([resources] * count, strategy="SPREAD")
         self._cluster.reserved[id(self)] = (resources, count)
         while not self._group.wait(min(LOOK, max(0.0, self._until - time.monotonic()))):
-            if not grows and 0 < self._cluster.room(resources, beside=id(self)) < count:
+            size, room = self._cluster.size(resources), self._cluster.room(resources, beside=id(self))
+            if not grows and size > 0 and room < count:  # without any node, wait for one that replaces them
                 raise WorkerDied(f"a node was lost while {count} workers ({role}) were starting")
             if time.monotonic() > self._until:
                 raise ConfigError(f"{advice} (waited {self._deadline:g} s)")

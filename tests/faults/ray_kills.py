@@ -65,10 +65,13 @@ class Nodes:
             self.nodes.append(self.cluster.add_node(num_cpus=2, object_store_memory=STORE))
 
     def kill(self, moment: str) -> None:
-        """Kill a node with everything on it, and replace it at once or later."""
+        """Kill a node with everything on it."""
         node = self.nodes.pop(self._draw.randrange(len(self.nodes)))
         self.cluster.remove_node(node, allow_graceful=False)
         self.killed[moment] += 1
+
+    def fill_or_not(self) -> None:
+        """Replace the nodes that were killed, or go on with two; only the main thread can start nodes."""
         if self._draw.random() < 0.5 or len(self.nodes) < 2:
             self.fill()
 
@@ -109,11 +112,13 @@ def run_once(nodes: Nodes, draw: random.Random, folder: Path, most: int) -> dict
         submit(number)
         if number == round_:
             kill("round")
+            nodes.fill_or_not()
 
     def kill_in_checkpoint() -> None:
         if run.epoch == 8:
             kill("checkpoint")
         begin()
+        nodes.fill_or_not()
 
     def kill_in_epoch(number: int) -> Any:
         if number != epoch:
