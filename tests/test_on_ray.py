@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -25,6 +26,18 @@ def cluster() -> Iterator[RayCluster]:
     connected = RayCluster(None, workers=4)
     yield connected
     connected.close()
+
+
+@pytest.fixture
+def tune_undone() -> Iterator[None]:
+    """Put back the signal handlers and environment variables that Ray Tune changes."""
+    environment = dict(os.environ)
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGUSR1)}
+    yield
+    os.environ.clear()
+    os.environ.update(environment)
+    for number, handler in handlers.items():
+        signal.signal(number, handler)
 
 
 class StopAfter(BaseCallback):
@@ -80,7 +93,7 @@ class BreaksOnce(Odd):
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("cluster")
+@pytest.mark.usefixtures("cluster", "tune_undone")
 @pytest.mark.filterwarnings("ignore::DeprecationWarning:ray", "ignore::FutureWarning:ray")
 def test_a_trial_of_ray_tune_goes_on_from_its_checkpoint(tmp_path: Path) -> None:
     from ray import tune
@@ -96,7 +109,7 @@ def test_a_trial_of_ray_tune_goes_on_from_its_checkpoint(tmp_path: Path) -> None
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("cluster")
+@pytest.mark.usefixtures("cluster", "tune_undone")
 @pytest.mark.filterwarnings("ignore::DeprecationWarning:ray", "ignore::FutureWarning:ray")
 def test_ray_tune_searches_and_gets_metrics_and_checkpoints(tmp_path: Path) -> None:
     from ray import tune
