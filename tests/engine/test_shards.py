@@ -29,7 +29,7 @@ CASES: dict[str, tuple[Any, dict[str, Any]]] = {
     "replicas": (Odd, {"experiment": {"seeds": 2}}),
     "torch": (Odd, {"model": {"kernels": "torch"}}),
     "agents that act one after the other": (Odd, {"parallel": {"turn_order": "sequential"}}),
-    "several algorithms and event types": (importance.Various, {"model": {}}),
+    "event types": (importance.Various, {"experiment": {"worlds": 3, "max_turns": 8}}),
     "a compiled game": (treasure_hunt(), {"world": {"agents": 2}, "model": {"hidden": (8,)}}),
     "the defence": (NetworkDefence, {"experiment": {"max_turns": 6, "epochs": 2}, "model": {"hidden": (8,)}}),
 }
