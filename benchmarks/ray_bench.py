@@ -48,7 +48,7 @@ def stack_of(agents: int, rows: int, numbers: int) -> Any:
         learner=CopyingLearner(),
         identity=Identity((0,) * agents, tuple(range(agents))),
         invariance=SimpleNamespace(holds=True),
-        portable=True,
+        native=True,
         device="cpu",
         state=LearnerState({name: torch.zeros(agents, WEIGHTS) for name in names}),
         columns={"rows": rows_},
@@ -83,36 +83,39 @@ def benches(effort: Effort) -> Iterator[tuple[str, Bench]]:
 
 
 def _rounds(effort: Effort) -> Iterator[Row]:
-    """Compare the seconds of a round on Ray and in processes."""
+    """Compare the seconds of a round on a local Ray and in processes."""
     cluster = RayCluster(None, workers=WORKERS)
     try:
-        for name, stack in cases():
-            workers = min(WORKERS, len(stack))
-            options: dict[str, Any] = {"workers": workers, "together": True, "first_round": 1}
-            ray = RayBackend(cluster, [stack], [stack.state], resources={"CPU": 1.0}, deadline=300.0, **options)
-            process = ProcessBackend([stack], [stack.state], lag=1, timeline=Timeline(enabled=False), **options)
-            try:
-                process.started()
-                baseline, ours = (
-                    Side(own.name, f"a round of {name}", _hand_over(own, stack)) for own in (process, ray)
-                )
-                yield compare(
-                    f"a round on Ray beside processes, {name}",
-                    baseline,
-                    ours,
-                    goal=None,
-                    repeats=effort.repeats(7),
-                    bytes_per_round=stack.bytes_per_round(),
-                    workers=workers,
-                )
-            finally:
-                ray.close()
-                process.close()
+        yield from compare_rounds(cluster, effort, 7)
     finally:
         cluster.close()
 
 
-def _hand_over(backend: Any, stack: Any) -> Any:
+def compare_rounds(cluster: RayCluster, effort: Effort, repeats: int) -> Iterator[Row]:
+    """Compare the seconds of a round on Ray and in processes, for every number of agents and of worlds."""
+    for name, stack in cases():
+        workers = min(WORKERS, len(stack))
+        options: dict[str, Any] = {"workers": workers, "together": True, "first_round": 1}
+        ray = RayBackend(cluster, [stack], [stack.state], resources={"CPU": 1.0}, deadline=300.0, **options)
+        process = ProcessBackend([stack], [stack.state], lag=1, timeline=Timeline(enabled=False), **options)
+        try:
+            process.started()
+            baseline, ours = (Side(own.name, f"a round of {name}", hand_over(own, stack)) for own in (process, ray))
+            yield compare(
+                f"a round on Ray beside processes, {name}",
+                baseline,
+                ours,
+                goal=None,
+                repeats=effort.repeats(repeats),
+                bytes_per_round=stack.bytes_per_round(),
+                workers=workers,
+            )
+        finally:
+            ray.close()
+            process.close()
+
+
+def hand_over(backend: Any, stack: Any) -> Any:
     """Return a function that hands over the next round and waits for it."""
     rounds = iter(range(1, 10**9))
 

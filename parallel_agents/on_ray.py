@@ -35,7 +35,7 @@ def trainable(
 
     Tune's values are `section.key`, such as `model.lr` or `experiment.seed`, over those of `config`. After every
     `report_every` epochs a trial reports the numbers of its summary, such as `ep_rew_mean`, with a checkpoint; a trial
-    that Tune pauses, moves or clones goes on from there with the same bytes.
+    that Tune pauses, moves or repeats goes on from there with the same bytes. A clone with other values is refused.
     """
     require_ray()
     if report_every < 1:

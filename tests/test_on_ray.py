@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -25,6 +26,18 @@ def cluster() -> Iterator[RayCluster]:
     connected = RayCluster(None, workers=4)
     yield connected
     connected.close()
+
+
+@pytest.fixture
+def tune_undone() -> Iterator[None]:
+    """Put back the signal handlers and environment variables that Ray Tune changes."""
+    environment = dict(os.environ)
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGUSR1)}
+    yield
+    os.environ.clear()
+    os.environ.update(environment)
+    for number, handler in handlers.items():
+        signal.signal(number, handler)
 
 
 class StopAfter(BaseCallback):
@@ -66,8 +79,37 @@ def test_replicas_on_ray_have_the_digests_of_one_run(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == [f"replica-{k:04d}" for k in range(4)]
 
 
+class BreaksOnce(Odd):
+    """Raises in epoch 4 of its first trial: `world.marker` is a file that says whether it has done so."""
+
+    default_config = merge(Odd.default_config, {"world": {"marker": ""}})
+
+    def begin_turn(self) -> None:
+        marker = Path(self.config.world["marker"])
+        if self.epoch == 4 and not marker.exists():
+            marker.touch()
+            raise ValueError("the node is lost")
+        super().begin_turn()
+
+
 @pytest.mark.slow
-@pytest.mark.usefixtures("cluster")
+@pytest.mark.usefixtures("cluster", "tune_undone")
+@pytest.mark.filterwarnings("ignore::DeprecationWarning:ray", "ignore::FutureWarning:ray")
+def test_a_trial_of_ray_tune_goes_on_from_its_checkpoint(tmp_path: Path) -> None:
+    from ray import tune
+
+    marker = tmp_path / "broken"
+    config = merge(CONFIG, {"world": {"marker": str(marker)}})
+    failures = tune.FailureConfig(max_failures=1)
+    run = tune.RunConfig(storage_path=str(tmp_path), name="again", verbose=0, failure_config=failures)
+    [result] = tune.Tuner(trainable(BreaksOnce, config=config, report_every=2), run_config=run).fit()
+    assert marker.exists()
+    assert list(result.metrics_dataframe["epochs"]) == [2, 4, 6], "nothing is computed twice"
+    assert result.metrics["digest"] == Odd(config=CONFIG).run_experiment()["digest"]
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("cluster", "tune_undone")
 @pytest.mark.filterwarnings("ignore::DeprecationWarning:ray", "ignore::FutureWarning:ray")
 def test_ray_tune_searches_and_gets_metrics_and_checkpoints(tmp_path: Path) -> None:
     from ray import tune

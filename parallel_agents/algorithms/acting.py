@@ -195,14 +195,21 @@ class Inference:
         together: bool,
         device: str = "cpu",
         compiled: bool = False,
+        first_world: int = 0,
+        all_worlds: int | None = None,
     ) -> None:
-        """together: one forward pass of torch for all agents. compiled: compute without torch; see `Network.native`."""
+        """together: one forward pass of torch for all agents. compiled: compute without torch; see `Network.native`.
+
+        first_world, all_worlds: in a shard, where its worlds stand among all of them: they keep their places in tiles.
+        """
         self.compiled = CompiledNetwork(network, worlds) if compiled else None
         self.network = network
         self.agents = agents
         self.worlds = worlds
         self.device = device
-        self.tile = tile_rows(worlds)
+        self.tile = tile_rows(all_worlds or worlds)
+        self._before = first_world % self.tile
+        """Rows of the first tile that belong to worlds of another shard."""
         self.weights = Weights(0, torch.empty(0, 0))
         """The acting weights. Assign new ones to publish them: they are never written in place, so that is one swap."""
         self._parts = [slice(0, agents)] if together else [slice(n, n + 1) for n in range(agents)]
@@ -293,14 +300,12 @@ class Inference:
     def _in_tiles(self, forward: Forward, x: Tensor) -> Tensor:
         if self.worlds == self.tile:
             return forward(x)
-        outputs = []
-        for first in range(0, self.worlds, self.tile):
-            part = x[:, first : first + self.tile]
-            missing = self.tile - part.shape[1]
-            if missing:
-                part = torch.nn.functional.pad(part, (0, 0, 0, missing))
-            outputs.append(forward(part.contiguous())[:, : self.tile - missing])
-        return torch.cat(outputs, 1)
+        end = self._before + self.worlds
+        missing = -end % self.tile
+        if self._before or missing:
+            x = torch.nn.functional.pad(x, (0, 0, self._before, missing))
+        tiles = [forward(x[:, first : first + self.tile].contiguous()) for first in range(0, end, self.tile)]
+        return torch.cat(tiles, 1)[:, self._before : end]
 
 
 # -- choices ---------------------------------------------------------------------------------------------------------

@@ -162,7 +162,8 @@ def _run_training(
         else show_progress(quiet=options.quiet),
         TraceWriter(environment.timeline, folder.trace),
         *open_trackers(options, folder.path),
-        *environment.recorders(folder.path),
+        # Worlds that are played elsewhere cannot be drawn here.
+        *(() if environment.config.parallel.world_shards else environment.recorders(folder.path)),
         *callbacks,
     ]
     unwritten = 0

@@ -131,11 +131,14 @@ class Parallel:
     """Address of a Ray cluster that this machine belongs to: host:port, or auto; None: start a local Ray."""
     resources_per_worker: dict[str, float] | None = None
     """Ray resources of each worker, such as {"CPU": 1, "GPU": 0.5}; None: one CPU."""
+    world_shards: int = 0
+    """Actors on Ray, of one CPU each, that play a part of the worlds each; 0: the process of the run plays all."""
 
     def __post_init__(self) -> None:
         _at_least(self, "parallel", "train_interval", 1)
         _at_least(self, "parallel", "policy_lag", 0)
         _at_least(self, "parallel", "max_failures", 0)
+        _at_least(self, "parallel", "world_shards", 0)
         if self.num_workers is not None:
             _at_least(self, "parallel", "num_workers", 1)
         for name in ("round_deadline", "world_deadline"):
@@ -146,10 +149,11 @@ class Parallel:
                 "parallel.publish is 'asap' with parallel.policy_lag 0: free-running needs a bound of at least 1; "
                 "raise policy_lag or use publish = 'scheduled'"
             )
-        if self.backend != "ray" and (self.address is not None or self.resources_per_worker is not None):
+        on_ray = self.address is not None or self.resources_per_worker is not None or self.world_shards
+        if self.backend != "ray" and on_ray:
             raise ConfigError(
-                f"parallel.address and parallel.resources_per_worker are for backend 'ray', but backend is "
-                f"{self.backend!r}: set parallel.backend = 'ray' or leave them out"
+                f"parallel.address, parallel.resources_per_worker and parallel.world_shards are for backend 'ray', but "
+                f"backend is {self.backend!r}: set parallel.backend = 'ray' or leave them out"
             )
         port = (self.address or "auto").rpartition(":")[2]
         if self.address is not None and self.address != "auto" and (not port.isdigit() or "/" in self.address):

@@ -71,7 +71,13 @@ class AgentGroup:
         for ids in self.members:
             models = [self._agent(agent_id).model for agent_id in ids]
             stack = Stack(
-                models, together=plan.act_together, locked=locked, device=plan.device, workers=plan.most_workers
+                models,
+                together=plan.act_together,
+                locked=locked,
+                device=plan.device,
+                workers=plan.most_workers,
+                worlds=self.environments[0].world_numbers,
+                all_worlds=self.environments[0].config.experiment.worlds,
             )
             event_ids = [self._event_ids(agent_id) for agent_id in ids] if models[0].event_types else None
             self.stacks.append(stack)

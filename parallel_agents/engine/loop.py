@@ -15,8 +15,8 @@ from __future__ import annotations
 
 import time
 import traceback
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -45,6 +45,7 @@ from parallel_agents.engine.plan import Plan
 from parallel_agents.engine.stacks import Stack
 from parallel_agents.execution.backend import PATIENCE, Backend, LazySnapshot, Monitored
 from parallel_agents.execution.launcher import Autoscaler, BackendLauncher
+from parallel_agents.execution.ray import RayCluster
 from parallel_agents.replay.ring import all_finite
 from parallel_agents.tracking.timeline import Timeline
 
@@ -102,40 +103,65 @@ class Loop:
     # -- an epoch --------------------------------------------------------------------------------------------
 
     def run_epoch(self, epoch: int) -> int:
-        """Run one epoch and return its number of turns. What a world raises becomes a WorldError that says where."""
+        """Run one epoch and return its number of turns."""
+        self.begin_epoch(epoch)
+        self.play()
+        return self.end_epoch()
+
+    def begin_epoch(self, epoch: int) -> None:
+        """Prepare environments and agents for an epoch."""
         self.epoch, self.turn_number = epoch, 0
+        with self._reporting_worlds():
+            self._beat()
+            for env, returns, finished in zip(self.environments, self.returns, self.finished, strict=True):
+                returns[:] = finished[:] = 0.0
+                env.begin_epoch(epoch)
+            self.group.start_epoch(epoch)
+
+    def play(self) -> None:
+        """Take turns until every episode has ended, or all turns are taken."""
+        with self._reporting_worlds():
+            self._beat()
+            if not self.autoreset or self.epoch == 1:
+                self._start_episodes({k: np.ones(env.n_worlds, np.bool_) for k, env in enumerate(self.environments)})
+            worlds = self._compiled_worlds()
+            if isinstance(worlds, str):
+                self._take_turns()
+                return
+            for k, world in enumerate(worlds):
+                self._collect(k, world)
+
+    def end_epoch(self, least: int = 0) -> int:
+        """Store what the last turn led to and return the number of turns.
+
+        least: take turns up to this one first: worlds of the same epoch that are played elsewhere go on until then.
+        """
+        with self._reporting_worlds():
+            while self.turn_number < least:
+                self.turn_number += 1
+                self._beat()
+                self.turn(range(len(self.environments)))
+            self._beat()
+            if self._stores:
+                self.group.close_epoch(self._observe(), self._masks(), ended=not self.autoreset)
+            if not self.autoreset:  # what has not ended by itself ends with the epoch
+                for running, finished in zip(self.running, self.finished, strict=True):
+                    end_episodes(running, finished, running[1] > 0)
+            self.group.end_epoch(self.epoch)
+        self.turns += self.turn_number
+        return self.turn_number
+
+    @contextmanager
+    def _reporting_worlds(self) -> Iterator[None]:
+        """Raise what a world raises as a WorldError that says where."""
         try:
-            return self._run_epoch(epoch)
+            yield
         except ParallelAgentsError:
             raise
         except (Exception, SystemExit) as error:  # sys.exit() in a world must not end the run as if it had succeeded
             raise self._world_error(error) from error
         finally:
             self.heartbeat.rest()
-
-    def _run_epoch(self, epoch: int) -> int:
-        self._beat()
-        for env, returns, finished in zip(self.environments, self.returns, self.finished, strict=True):
-            returns[:] = finished[:] = 0.0
-            env.begin_epoch(epoch)
-        self.group.start_epoch(epoch)
-        if not self.autoreset or epoch == 1:
-            self._start_episodes({k: np.ones(env.n_worlds, np.bool_) for k, env in enumerate(self.environments)})
-        worlds = self._compiled_worlds()
-        if isinstance(worlds, str):
-            self._take_turns()
-        else:
-            for k, world in enumerate(worlds):
-                self._collect(k, world)
-            self._beat()
-        if self._stores:
-            self.group.close_epoch(self._observe(), self._masks(), ended=not self.autoreset)
-        if not self.autoreset:  # what has not ended by itself ends with the epoch
-            for running, finished in zip(self.running, self.finished, strict=True):
-                end_episodes(running, finished, running[1] > 0)
-        self.group.end_epoch(epoch)
-        self.turns += self.turn_number
-        return self.turn_number
 
     def _take_turns(self) -> None:
         """Take the turns of an epoch one after the other."""
@@ -516,7 +542,7 @@ class Rounds:
                 self._running.submit(round_, snapshots)
         except WorkerDied as error:  # it died while it was idle: no round has failed
             self._emit("worker_replaced", {"round": round_, "backend": self.backend, "cause": str(error)})
-            self._restart()
+            self.restart()
 
     def _span(self, name: str, round_: int) -> AbstractContextManager[None]:
         """Return a span of the timeline, where one is recorded."""
@@ -639,7 +665,7 @@ class Rounds:
             self._failed_once.add(round_)
         else:
             self._skip(round_, error)
-        self._restart()
+        self.restart()
 
     def _skip(self, round_: int, error: RunError) -> None:
         """Give up a round and keep the last good weights; raise LearnerError after too many rounds in a row."""
@@ -653,7 +679,7 @@ class Rounds:
         self._emit("round_skipped", {"round": round_, "consecutive": self._consecutive_failures})
         self._accept(round_, [(state, RoundResult.nothing(round_, len(state))) for state in self.newest])
 
-    def _restart(self) -> None:
+    def restart(self) -> None:
         """Start fresh workers from the newest states, and submit every round in flight again."""
         self._running.close()
         first = self._next()
@@ -673,13 +699,18 @@ class Rounds:
                 fields = {"from": self._workers, "to": wanted, "round": round_, "level": "info"}
                 self._emit("workers_changed", fields)
                 self._workers = wanted
-                self._restart()
+                self.restart()
         self._boundary_at, self._waited = now, 0.0
 
     def open(self, last_round: int) -> None:
         """Start the backend for the rounds up to `last_round`."""
         self._last_round = last_round
         self._backend = self._launch(self.submitted + 1)
+
+    def share_cluster(self, release: Callable[[], None]) -> RayCluster:
+        """Return the connection of the backend to Ray; release: gives back what else the run has reserved there."""
+        self._launcher.release_others = release
+        return self._launcher.cluster()
 
     def close(self, patience: float = PATIENCE) -> None:
         """End every worker; kill those that are still busy after `patience` seconds."""

@@ -20,6 +20,7 @@ from parallel_agents.engine.agents import AgentGroup
 from parallel_agents.engine.digest import combined, digests
 from parallel_agents.engine.loop import Loop, Rounds, Schedule
 from parallel_agents.engine.plan import resolve
+from parallel_agents.engine.shards import ShardedLoop
 from parallel_agents.execution.backend import PATIENCE, Activity, Heartbeat, Monitored
 from parallel_agents.execution.watchdog import MemoryMonitor, Watchdog, resident_bytes
 from parallel_agents.nn import numerics
@@ -156,12 +157,16 @@ class Run:
         )
         self.rounds = Rounds(self.group.stacks, flags, self.plan, self.schedule, self.emit, self.timeline)
         self.group.before_write = self.rounds.wait_for_readers
-        self.loop = Loop(
-            self.environments,
-            self.group,
-            max_turns=experiment.max_turns,
-            autoreset=experiment.autoreset,
-            sequential=flags.turn_order == "sequential",
+        self.loop = (
+            ShardedLoop(self.environments, self.group, config, self.emit)
+            if flags.world_shards
+            else Loop(
+                self.environments,
+                self.group,
+                max_turns=experiment.max_turns,
+                autoreset=experiment.autoreset,
+                sequential=flags.turn_order == "sequential",
+            )
         )
         self.epoch = 0
         self.seconds = 0.0
@@ -226,6 +231,8 @@ class Run:
             # A user may have trained models directly since the last call.
             self.rounds.newest = [stack.states_of_models() for stack in self.group.stacks]
             self.rounds.open(self.schedule.rounds_until(epochs))
+            if isinstance(self.loop, ShardedLoop):
+                self.loop.open(self.rounds.share_cluster(self.loop.release), self.rounds.restart)
             with self.watchdog:
                 while self.epoch < epochs and self._stop is None:
                     self._run_epoch(self.epoch + 1)
@@ -247,6 +254,8 @@ class Run:
             self._set_busy(None)
             if self.checkpointer is not None:
                 self.checkpointer.close()
+            if isinstance(self.loop, ShardedLoop):
+                self.loop.close()
             self.rounds.close(patience)
             self._callbacks.on_end(summary)
         return summary

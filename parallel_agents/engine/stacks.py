@@ -63,11 +63,14 @@ class Stack:
         locked: bool = False,
         device: str = "cpu",
         workers: int = 1,
+        worlds: range | None = None,
+        all_worlds: int | None = None,
     ) -> None:
         """Take over the models' states and buffers.
 
         together: act in one forward pass instead of one per model. locked: put a lock on every buffer. workers: how
-        many workers will share the training of these models, at most; the probe tries their shares.
+        many workers will share the training of these models, at most; the probe tries their shares. worlds: the numbers
+        of the worlds, where these are a shard of `all_worlds`.
         """
         self.models = list(models)
         self.device = device
@@ -105,6 +108,8 @@ class Stack:
             together=together,
             device=device,
             compiled=self.native,
+            first_world=0 if worlds is None else worlds.start,
+            all_worlds=all_worlds,
         )
         self.inference.weights = Weights(0, self.learner.policy(self.state))
         self.frames = FrameStack(len(self.models), shape.worlds, math.prod(shape.observation), shape.frames)
@@ -112,7 +117,7 @@ class Stack:
         self.choice = choice_of(self.spec)
         self.not_compiled = _not_compiled(self.spec, self.learner, self.choice)
         """Why acting takes several calls; None: all agents act in one compiled call."""
-        self.draws = ActionDraws(self.identity, range(shape.worlds), self.spec.slots)
+        self.draws = ActionDraws(self.identity, worlds or range(shape.worlds), self.spec.slots)
         self.exploration = np.zeros(len(self.models))
         self.lag: int | None = None
         """How many rounds the acting weights may be behind; None: not checked."""

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, ClassVar
@@ -44,6 +45,9 @@ class Environment:
     """Sections and keys of the configuration; what a user passes overrides them."""
     event_types: ClassVar[Sequence[str]] = ("crisis_parent", "regular_parent")
     """Names of the event types that `events` returns as indices; used by agents that sample by event class."""
+    shardable: ClassVar[bool] = False
+    """True if worlds may be played elsewhere (`parallel.world_shards`): what happens in a world follows from its number
+    in `world_numbers`, the epoch and the actions alone, and nothing of an epoch reaches the next one."""
 
     def __init__(
         self,
@@ -51,10 +55,14 @@ class Environment:
         config: Config | Mapping[str, Any] | str | Path | None = None,
         *,
         train_interval: int | None = None,
+        worlds: range | None = None,
     ) -> None:
+        """worlds: which of the configured worlds this environment holds, in a shard of a run; None: all of them."""
         self.config = _first_of_sweep(self._build_config(config, train_interval))
         self.seed = self.config.experiment.seed
-        self.n_worlds = self.config.experiment.worlds
+        self.world_numbers = range(self.config.experiment.worlds) if worlds is None else worlds
+        """The number of each world held here: it addresses the world's draws."""
+        self.n_worlds = len(self.world_numbers)
         self.agents: list[Agent] = []
         self.evaluation_turns = self.config.experiment.max_turns
         """The maximum number of turns of an evaluation episode."""
@@ -366,6 +374,10 @@ class Environment:
             return type(self)(config=config)
         return type(self)(copy.deepcopy(self._initial_world), config)
 
+    def shard_maker(self) -> Callable[..., Environment]:
+        """Return a function that makes this environment with some of its worlds, `worlds=range(…)`, in any process."""
+        return partial(type(self), copy.deepcopy(self._initial_world), self.config)
+
     # -- details -----------------------------------------------------------------------------------------------
 
     def _build_config(
@@ -415,7 +427,7 @@ class Environment:
         _check_distinct(self.agents, "buffer", lambda agent: getattr(agent.model, "memory", None))
 
     def _make_streams(self) -> list[np.random.Generator]:
-        return [generator(self.seed, Purpose.WORLD, world=w, epoch=self.epoch) for w in range(self.n_worlds)]
+        return [generator(self.seed, Purpose.WORLD, world=w, epoch=self.epoch) for w in self.world_numbers]
 
     def _each_world(self) -> Iterator[tuple[int, Any, list[Agent]]]:
         """Yield each world's index, object and agents, with `self.world`, `self.agents` and `self.rng` set to it."""

@@ -13,7 +13,7 @@ from parallel_agents.core.system import free_memory
 from parallel_agents.execution.auto import LACKING, START_COST, AutoBackend
 from parallel_agents.execution.backend import Backend, InlineBackend
 from parallel_agents.execution.process import ProcessBackend
-from parallel_agents.execution.ray import RayBackend, RayCluster
+from parallel_agents.execution.ray import RayBackend, RayCluster, start_on_nodes
 from parallel_agents.execution.thread import ThreadBackend
 from parallel_agents.tracking.timeline import Timeline
 
@@ -21,8 +21,6 @@ FALLBACK: dict[str, str | None] = {"ray": None, "process": "thread", "thread": "
 """What to start instead of a backend if the system lacks something; None: nothing. All give the same bytes."""
 ONE_CORE = {"CPU": 1.0}
 """What a worker on Ray gets unless the configuration says otherwise."""
-STARTS = 5
-"""How often workers on Ray are started, if nodes are lost meanwhile."""
 WINDOW = 8
 """Rounds after which the autoscaler decides."""
 WAITING_SHARE = 0.2
@@ -58,6 +56,9 @@ class BackendLauncher:
         """The backend to start: as configured, or a lower one since the system lacked something."""
         self._flags = flags or Parallel()
         self._cluster: RayCluster | None = None
+        self.release_others: Callable[[], None] = lambda: None
+        """Called before workers on Ray are started again. Ray moves what a run has reserved from a lost node to those
+        that are left, so that other groups of the run may be in the way."""
 
     def launch(self, states: Sequence[LearnerState], first_round: int, *, last_round: int, workers: int) -> Backend:
         """Start a backend that goes on from `states` with round `first_round`.
@@ -130,33 +131,39 @@ class BackendLauncher:
             timeline=self._timeline,
         )
 
-    def _ray(self, states: Sequence[LearnerState], first_round: int, workers: int) -> RayBackend:
-        resources, fixed = self._flags.resources_per_worker or ONE_CORE, self._flags.num_workers is not None
+    def cluster(self) -> RayCluster:
+        """Return the connection to Ray; connect if there is none yet."""
         if self._cluster is None:
-            self._emit("ray_starting", {"address": self._flags.address or "local", "level": "info"})
-            self._cluster = RayCluster(self._flags.address, workers=workers if fixed else 1)
-        else:
-            fixed = False  # a node may have been lost: go on with those that are left
-        lost = 0
-        while True:
-            try:
-                return RayBackend(
-                    self._cluster,
-                    self._stacks,
-                    states,
-                    workers=workers if fixed else min(workers, max(1, self._cluster.room(resources))),
-                    together=self._together,
-                    first_round=first_round,
-                    resources=resources,
-                    deadline=self._flags.round_deadline,
-                    grows=fixed,
-                )
-            except WorkerDied as error:  # on a node that is lost, which Ray notices after some seconds
-                lost += 1
-                if lost == STARTS:
-                    raise
-                fixed = False
-                self._emit("worker_replaced", {"round": first_round, "backend": "ray", "cause": str(error)})
+            flags = self._flags
+            self._emit("ray_starting", {"address": flags.address or "local", "level": "info"})
+            workers = (flags.num_workers or 1) + flags.world_shards
+            self._cluster = RayCluster(flags.address, workers=workers, groups=2 if flags.world_shards else 1)
+        return self._cluster
+
+    def _ray(self, states: Sequence[LearnerState], first_round: int, workers: int) -> RayBackend:
+        flags, again = self._flags, self._cluster is not None
+        resources, cluster = flags.resources_per_worker or ONE_CORE, self.cluster()
+
+        def start(count: int, grows: bool) -> RayBackend:
+            return RayBackend(
+                cluster,
+                self._stacks,
+                states,
+                workers=count,
+                together=self._together,
+                first_round=first_round,
+                resources=resources,
+                deadline=flags.round_deadline,
+                grows=grows,
+            )
+
+        def on_loss(error: WorkerDied) -> None:
+            self._emit("worker_replaced", {"round": first_round, "backend": "ray", "cause": str(error)})
+
+        if again:  # a node may have been lost: go on with those that are left
+            self.release_others()
+        fixed = flags.num_workers is not None and not again
+        return start_on_nodes(cluster, start, workers, resources, fixed=fixed, on_loss=on_loss)
 
     def close(self) -> None:
         """Leave the cluster; end a local Ray."""

@@ -19,6 +19,7 @@ import secrets
 import shutil
 import signal
 import socket
+import sys
 import tempfile
 import threading
 import time
@@ -26,7 +27,8 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
-from typing import Any
+from importlib.machinery import PathFinder
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -48,14 +50,21 @@ from parallel_agents.execution.resources import cores
 from parallel_agents.nn import numerics
 
 CONNECT_DEADLINE = 10.0
-"""Seconds in which the port of a cluster must answer. Ray itself would try for two minutes, then end the process."""
+"""Seconds in which a cluster must answer. Ray itself would try for two minutes, then end the process."""
 LOOK = 2.0
 """Seconds between two looks at the nodes while workers start."""
+STARTS = 5
+"""How often workers are started, if nodes are lost meanwhile."""
+FULL_STORE = (
+    "Ray's object store is full and cannot spill to disk: give it more room (ray start --object-store-memory, or space "
+    "on the disk), or lower model.batch_size or experiment.worlds"
+)
 TASK_RETRIES = 3
 """How often Ray repeats a task whose node or process was lost."""
 _TOKEN = secrets.token_hex(32)
 """What a local Ray asks of everybody who connects; only this process and its workers know it."""
 Columns = Mapping[str, Array]
+Started = TypeVar("Started")
 
 
 def require_ray() -> None:
@@ -70,17 +79,19 @@ def require_ray() -> None:
 class RayCluster:
     """A connection to Ray: to a cluster, to the one that this process has already, or to a local one of its own."""
 
-    def __init__(self, address: str | None, *, workers: int = 1) -> None:
+    def __init__(self, address: str | None, *, workers: int = 1, groups: int = 1) -> None:
         """Connect, or start a local Ray that listens on the loopback interface only; raise ConfigError if that fails.
 
         address: of a cluster that this machine belongs to, such as `auto` or `10.0.0.5:6379`; None: start a local one,
-        with room for this many workers.
+        with room for this many workers. groups: kinds of workers that a run starts, each on its share of the nodes.
         """
         require_ray()
         with _undone_surroundings():
             self.ray: Any = importlib.import_module("ray")
         self._folder: str | None = None
-        _require_reachable(address)
+        self.groups = groups
+        self.reserved: dict[int, tuple[Mapping[str, float], int]] = {}
+        """What the groups of actors of this run have reserved: resources of one actor, and how many actors."""
         self.connected = not self.ray.is_initialized()
         """Whether this object has connected, and so disconnects; in a Ray job or a Tune trial somebody else has."""
         self.local = address is None and self.connected
@@ -89,6 +100,7 @@ class RayCluster:
             if address not in (None, "auto", here):
                 raise ConfigError(f"parallel.address is {address!r}, but this process is connected to Ray at {here}")
         else:
+            _require_reachable(address)
             try:
                 with _undone_surroundings():
                     self._start(workers) if address is None else self._join(address)
@@ -123,11 +135,24 @@ class RayCluster:
     def _join(self, address: str) -> None:
         self.ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
 
-    def room(self, resources: Mapping[str, float]) -> int:
-        """Return how many workers with these resources the nodes that live now hold, if nobody else uses them."""
+    def room(self, resources: Mapping[str, float], *, beside: int | None = None) -> int:
+        """Return how many workers with these resources fit on the nodes that live now, beside those of this run.
+
+        beside: a key of `reserved` that is not counted.
+        """
+        needed = {name for name, amount in resources.items() if amount > 0}
+        used = [count for key, (own, count) in self.reserved.items() if key != beside and own.keys() & needed]
+        return self.size(resources) - sum(used)
+
+    def size(self, resources: Mapping[str, float]) -> int:
+        """Return how many workers with these resources fit on the nodes that live now, if nobody else uses them."""
         nodes = [node["Resources"] for node in self.ray.nodes() if node["Alive"]]
         needed = {name: amount for name, amount in resources.items() if amount > 0}
         return sum(int(min((own.get(name, 0.0) / needed[name] for name in needed), default=1e6)) for own in nodes)
+
+    def free_share(self, resources: Mapping[str, float]) -> int:
+        """Return how many workers one of the groups of this run may start: learners and world shards share evenly."""
+        return self.room(resources) // self.groups if not self.reserved else self.room(resources)
 
     def task(self, function: Callable[..., Any], *arguments: Any, resources: Mapping[str, float] | None = None) -> Any:
         """Start a function of a module on some node and return a reference to its result, which can be awaited.
@@ -137,6 +162,18 @@ class RayCluster:
         options = _options(resources or {"CPU": 1.0})
         return self.ray.remote(function).options(**options, max_retries=TASK_RETRIES).remote(*arguments)
 
+    def put(self, value: Any) -> Any:
+        """Store a value once and return a reference to it; raise RunError if there is no room."""
+        try:
+            return self.ray.put(value)
+        except self.full_store as error:
+            raise RunError(f"{FULL_STORE} ({error})") from error
+
+    @property
+    def full_store(self) -> tuple[type[Exception], ...]:
+        """The errors of Ray that mean that its object store has no room left."""
+        return self.ray.exceptions.ObjectStoreFullError, self.ray.exceptions.OutOfDiskError
+
     def results(self, references: Sequence[Any], timeout: float | None = None) -> list[Any]:
         """Wait for tasks and return their results in order; raise what the first failed one raised."""
         kinds = self.ray.exceptions
@@ -144,13 +181,21 @@ class RayCluster:
             found: list[Any] = self.ray.get(list(references), timeout=timeout)
         except kinds.GetTimeoutError as error:
             raise DeadlineError(f"{len(references)} tasks on Ray took longer than {timeout:g} s") from error
-        except ParallelAgentsError:
-            raise
+        except ParallelAgentsError as error:
+            raise getattr(error, "cause", error) from error  # without Ray's own lines around it
+        except self.full_store as error:
+            raise RunError(f"{FULL_STORE} ({error})") from error
         except kinds.RayTaskError as error:
             raise RunError(f"a task on Ray failed: {error}") from error
         except kinds.RayError as error:
-            raise WorkerDied(f"a task on Ray was lost {TASK_RETRIES + 1} times: {error}") from error
+            raise WorkerDied(f"a task on Ray was lost: {error}") from error
         return found
+
+    def send_module_of(self, kind: type) -> None:
+        """Let a class travel with its module if that was loaded from a file: other machines cannot import it."""
+        name = kind.__module__
+        if name != "__main__" and PathFinder.find_spec(name.partition(".")[0]) is None:
+            self.ray.cloudpickle.register_pickle_by_value(sys.modules[name])
 
     def close(self) -> None:
         """Disconnect, and end a local Ray; do nothing if somebody else has connected."""
@@ -168,17 +213,27 @@ def _options(resources: Mapping[str, float]) -> dict[str, Any]:
     return {"num_cpus": resources.get("CPU", 0), "num_gpus": resources.get("GPU", 0), "resources": others}
 
 
+GREETING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes((0, 0, 0, 4, 0, 0, 0, 0, 0))
+"""How a client of HTTP/2, and so of gRPC, begins: a fixed text and an empty frame of settings (type 4)."""
+
+
 def _require_reachable(address: str | None) -> None:
-    """Raise ConfigError if nobody listens at an address."""
+    """Raise ConfigError if nobody listens at an address, or something that is no server of gRPC, as Ray is one."""
     if address is None or address == "auto":
         return
     host, _, port = address.rpartition(":")
     try:
-        socket.create_connection((host, int(port)), CONNECT_DEADLINE).close()
+        with socket.create_connection((host, int(port)), CONNECT_DEADLINE) as connection:
+            if os.environ.get("RAY_USE_TLS") == "1":
+                return
+            connection.sendall(GREETING)
+            answer = connection.recv(9)
+            if answer[3:4] != GREETING[-6:-5]:
+                raise ConnectionError("what listens there is no Ray")
     except OSError as error:
         raise ConfigError(
-            f"parallel.address is {address!r}, but nobody answers there ({error}): is the cluster up, and is this its "
-            "port (6379 unless `ray start --port` says otherwise)?"
+            f"parallel.address is {address!r}, but Ray does not answer there ({error}): is the cluster up, and is this "
+            "its port (6379 unless `ray start --port` says otherwise)?"
         ) from error
 
 
@@ -201,6 +256,132 @@ def _undone_surroundings() -> Iterator[None]:
             signal.signal(signal.SIGTERM, handler)
 
 
+def start_on_nodes(
+    cluster: RayCluster,
+    start: Callable[[int, bool], Started],
+    wanted: int,
+    resources: Mapping[str, float],
+    *,
+    fixed: bool,
+    on_loss: Callable[[WorkerDied], None],
+) -> Started:
+    """Return what `start(workers, grows)` starts; start again on the nodes that are left if one is lost meanwhile.
+
+    wanted: how many workers. fixed: exactly so many; otherwise at most, and as many as there is room for.
+    """
+    lost = 0
+    while True:
+        try:
+            return start(wanted if fixed else min(wanted, max(1, cluster.free_share(resources))), fixed)
+        except WorkerDied as error:  # on a node that is lost, which Ray notices after some seconds
+            lost += 1
+            if lost == STARTS:
+                raise
+            fixed = False
+            on_loss(error)
+
+
+class Actors:
+    """Actors of one class, each with its own reserved resources, spread over the nodes; none is restarted by Ray."""
+
+    def __init__(
+        self,
+        cluster: RayCluster,
+        kind: type,
+        arguments: Sequence[tuple[Any, ...]],
+        *,
+        role: str,
+        resources: Mapping[str, float],
+        fingerprint: Mapping[str, str],
+        deadline: float,
+        grows: bool,
+    ) -> None:
+        """Reserve resources, start one actor for each of the arguments, and refuse machines that give other bytes.
+
+        kind: a class with a method `identify`, see `identify`. role: what the actors are called. resources: of one
+        actor, such as {"CPU": 1, "GPU": 0.5}. fingerprint: what the bytes depend on in this process. deadline: seconds
+        in which all must have started. grows: wait for nodes that are not there yet; otherwise raise WorkerDied if only
+        some of the actors still fit.
+        """
+        self._cluster = cluster
+        self._group: Any = None
+        self._until, self._deadline = time.monotonic() + deadline, deadline
+        self.names = [f"{role}-{index}" for index in range(len(arguments))]
+        self.handles: list[Any] = []
+        try:
+            self._reserve(dict(resources), len(arguments), role, grows=grows)
+            self._start(kind, arguments, resources)
+            self._compare(fingerprint)
+        except BaseException:
+            self.close()
+            raise
+
+    def _reserve(self, resources: dict[str, float], count: int, role: str, *, grows: bool) -> None:
+        """Reserve what the actors need, spread over nodes; a cluster that grows by itself is told so."""
+        placement = importlib.import_module("ray.util.placement_group")
+        room = self._cluster.room(resources)
+        advice = (
+            f"{count} workers ({role}) with {resources} each do not fit: the nodes of Ray have room for {room}, beside "
+            "what this run uses. Lower parallel.num_workers, parallel.world_shards or parallel.resources_per_worker, "
+            "or add nodes"
+        )
+        if self._cluster.local and room < count:
+            raise ConfigError(advice)
+        self._group = placement.placement_group([resources] * count, strategy="SPREAD")
+        self._cluster.reserved[id(self)] = (resources, count)
+        while not self._group.wait(min(LOOK, max(0.0, self._until - time.monotonic()))):
+            size, room = self._cluster.size(resources), self._cluster.room(resources, beside=id(self))
+            if not grows and size > 0 and room < count:  # without any node, wait for one that replaces them
+                raise WorkerDied(f"a node was lost while {count} workers ({role}) were starting")
+            if time.monotonic() > self._until:
+                raise ConfigError(f"{advice} (waited {self._deadline:g} s)")
+
+    def _start(self, kind: type, arguments: Sequence[tuple[Any, ...]], resources: Mapping[str, float]) -> None:
+        strategies = importlib.import_module("ray.util.scheduling_strategies")
+        remote = self._cluster.ray.remote(kind)
+        for index, own in enumerate(arguments):
+            place = strategies.PlacementGroupSchedulingStrategy(self._group, placement_group_bundle_index=index)
+            options = _options(resources) | {"max_restarts": 0, "scheduling_strategy": place}
+            self.handles.append(remote.options(**options).remote(*own))
+
+    def _compare(self, fingerprint: Mapping[str, str]) -> None:
+        """Wait for all actors; refuse those on machines that would give other bytes."""
+        kinds, portable = self._cluster.ray.exceptions, "arithmetic" in fingerprint
+        for index, answer in enumerate([own.identify.remote(portable).future() for own in self.handles]):
+            name = self.names[index]
+            try:
+                machine, pid, found = answer.result(max(0.0, self._until - time.monotonic()))
+            except TimeoutError:
+                raise DeadlineError(f"{name} on Ray did not start within {self._deadline:g} s") from None
+            except kinds.RayError as error:
+                raised = getattr(error, "actor_init_failed", False)  # by its own code, so it would do so again
+                kind = RunError if raised else WorkerDied
+                raise kind(f"{name} did not start on Ray: {error}") from error
+            self.names[index] = f"{name} on {machine} (pid {pid})"
+            different = [key for key, value in found.items() if fingerprint.get(key) != value]
+            if different:
+                told = ", ".join(f"{key} is {found[key]}, here {fingerprint.get(key)}" for key in different)
+                raise NumericsError(
+                    f"the machine {machine} would compute other bytes than this one: {told}. Use machines that are "
+                    "alike, or networks that the compiled kernels compute"
+                )
+
+    def call(self, method: str, arguments: Sequence[tuple[Any, ...]], timeout: float) -> list[Any]:
+        """Call a method of every actor, each with its own arguments, and return what they return, in order."""
+        calls = [getattr(own, method).remote(*given) for own, given in zip(self.handles, arguments, strict=True)]
+        return self._cluster.results(calls, timeout)
+
+    def close(self) -> None:
+        """End the actors at once and give back what was reserved."""
+        if self._group is not None:
+            placement = importlib.import_module("ray.util.placement_group")
+            with contextlib.suppress(self._cluster.ray.exceptions.RayError):  # the cluster itself may have ended
+                placement.remove_placement_group(self._group)  # which kills the actors in it
+            self._group = None
+            self._cluster.reserved.pop(id(self), None)
+        self.handles = []
+
+
 # -- in an actor -------------------------------------------------------------------------------------------------------
 
 
@@ -214,9 +395,8 @@ class LearnerActor:
         self._heartbeat = Heartbeat()
 
     def identify(self, portable: bool) -> tuple[str, int, dict[str, str]]:
-        """Return the machine, the process, and what its bytes depend on."""
-        devices = {task.learner.device for task in self._share}
-        return socket.gethostname(), os.getpid(), numerics.fingerprint(max(devices), portable=portable)
+        """Return what `identity` returns."""
+        return identity(max({task.learner.device for task in self._share}), portable=portable)
 
     def train(self, round_: int, snapshots: Sequence[Snapshot]) -> list[tuple[Columns, RoundResult]]:
         """Train a round and return one (state, result) per task. snapshots: what each task reads."""
@@ -227,6 +407,11 @@ class LearnerActor:
         trained = self._share.train(round_, self._states, own, self._heartbeat)
         self._states, self._next = [state for state, _ in trained], round_ + 1
         return [(_columns(state), result) for state, result in trained]
+
+
+def identity(device: str, *, portable: bool) -> tuple[str, int, dict[str, str]]:
+    """Return the machine, the process, and what its bytes depend on."""
+    return socket.gethostname(), os.getpid(), numerics.fingerprint(device, portable=portable)
 
 
 def _columns(state: LearnerState) -> dict[str, Array]:
@@ -247,8 +432,8 @@ def _state(columns: Columns) -> LearnerState:
 class _Worker:
     """An actor as the run sees it."""
 
-    def __init__(self, ray: Any, index: int, share: Share, actor: Any) -> None:
-        self._ray, self.name, self.share, self.actor = ray, f"learner-{index}", share, actor
+    def __init__(self, cluster: RayCluster, name: str, share: Share, actor: Any) -> None:
+        self._cluster, self.name, self.share, self.actor = cluster, name, share, actor
         self.rounds: dict[int, Future[Any]] = {}
         self.heartbeat = Heartbeat()
         """When the oldest round that has not ended was submitted, or the one before it ended."""
@@ -258,9 +443,9 @@ class _Worker:
     def submit(self, round_: int, snapshots: Sequence[Snapshot]) -> None:
         """Put what a round reads into the object store, and start the round."""
         try:
-            stored = self._ray.put(snapshots)
+            stored = self._cluster.put(snapshots)
             future = self.actor.train.remote(round_, stored).future()
-        except self._ray.exceptions.RayError as error:
+        except self._cluster.ray.exceptions.RayError as error:
             raise self._failure(round_, error) from error
         self.rounds[round_] = future
         with self._lock:
@@ -288,20 +473,16 @@ class _Worker:
             raise DeadlineError(f"round {round_} of {self.name} took longer than {limit:g} s") from None
         except ParallelAgentsError as error:
             raise LearnerError(f"round {round_} failed in {self.name}: {error}") from error
-        except self._ray.exceptions.RayError as error:
+        except self._cluster.ray.exceptions.RayError as error:
             raise self._failure(round_, error) from error
         # Copies, since Ray's memory is read-only and may be gone when the run is over.
         return [(_state(columns), _own_result(result)) for columns, result in answer]
 
     def _failure(self, round_: int, error: Exception) -> RunError:
         """Return an error of Ray as one of ours."""
-        kinds = self._ray.exceptions
-        if isinstance(error, kinds.ObjectStoreFullError | kinds.OutOfDiskError):
-            return RunError(
-                f"round {round_}: Ray's object store is full and cannot spill to disk: give it more room "
-                f"(ray start --object-store-memory, or space on the disk), or lower model.batch_size ({error})"
-            )
-        if isinstance(error, kinds.RayTaskError):
+        if isinstance(error, self._cluster.full_store):
+            return RunError(f"round {round_}: {FULL_STORE} ({error})")
+        if isinstance(error, self._cluster.ray.exceptions.RayTaskError):
             return LearnerError(f"round {round_} failed in {self.name}: {error}")
         return WorkerDied(f"round {round_}: {self.name} ended: {error}")
 
@@ -338,79 +519,27 @@ class RayBackend:
         deadline: float,
         grows: bool = True,
     ) -> None:
-        """Reserve the resources of all workers and start them.
-
-        resources: of one worker, such as {"CPU": 1, "GPU": 0.5}. deadline: seconds in which all must have started.
-        grows: wait for nodes that are not there yet; otherwise raise WorkerDied if only some of the workers still fit.
-        """
-        self._cluster, self._n_stacks = cluster, len(stacks)
+        """Start the workers; resources, deadline and grows are those of `Actors`."""
+        self._n_stacks = len(stacks)
         self._workers: list[_Worker] = []
-        self._group: Any = None
+        self._actors: Actors | None = None
         shares = backend.split(stacks, workers, together=together)
         if not shares:
             return
-        until = time.monotonic() + deadline
-        try:
-            self._reserve([dict(resources)] * len(shares), deadline, grows=grows)
-            self._start(shares, states, first_round, resources)
-            self._identify(stacks, until, deadline)
-        except BaseException:
-            self.close()
-            raise
-
-    def _reserve(self, bundles: list[dict[str, float]], deadline: float, *, grows: bool) -> None:
-        """Reserve what the workers need, spread over nodes; a cluster that grows by itself is told so."""
-        placement = importlib.import_module("ray.util.placement_group")
-        room = self._cluster.room(bundles[0])
-        advice = (
-            f"{len(bundles)} workers with {bundles[0]} each do not fit: the nodes of Ray have room for {room}. Lower "
-            "parallel.num_workers or parallel.resources_per_worker, or add nodes"
+        self._actors = Actors(
+            cluster,
+            LearnerActor,
+            [(share, [_columns(state) for state in share.states(states)], first_round) for share in shares],
+            role="learner",
+            resources=resources,
+            fingerprint=numerics.fingerprint(stacks[0].device, portable=all(stack.native for stack in stacks)),
+            deadline=deadline,
+            grows=grows,
         )
-        if self._cluster.local and room < len(bundles):
-            raise ConfigError(advice)
-        self._group = placement.placement_group(bundles, strategy="SPREAD")
-        until = time.monotonic() + deadline
-        while not self._group.wait(min(LOOK, max(0.0, until - time.monotonic()))):
-            if not grows and 0 < self._cluster.room(bundles[0]) < len(bundles):
-                raise WorkerDied(f"a node was lost while {len(bundles)} workers were starting")
-            if time.monotonic() > until:
-                raise ConfigError(f"{advice} (waited {deadline:g} s)")
-
-    def _start(
-        self, shares: Sequence[Share], states: Sequence[LearnerState], first_round: int, resources: Mapping[str, float]
-    ) -> None:
-        ray = self._cluster.ray
-        strategies = importlib.import_module("ray.util.scheduling_strategies")
-        remote = ray.remote(LearnerActor)
-        for index, share in enumerate(shares):
-            actor = remote.options(
-                **_options(resources),
-                max_restarts=0,  # the engine repeats a failed round, from the newest states
-                scheduling_strategy=strategies.PlacementGroupSchedulingStrategy(
-                    self._group, placement_group_bundle_index=index
-                ),
-            ).remote(share, [_columns(state) for state in share.states(states)], first_round)
-            self._workers.append(_Worker(ray, index, share, actor))
-
-    def _identify(self, stacks: Sequence[Any], until: float, deadline: float) -> None:
-        """Wait for all workers; refuse those on machines that would give other bytes."""
-        kinds = self._cluster.ray.exceptions
-        portable = all(stack.native for stack in stacks)
-        own = numerics.fingerprint(stacks[0].device, portable=portable)
-        for worker, answer in [(w, w.actor.identify.remote(portable).future()) for w in self._workers]:
-            try:
-                machine, pid, found = answer.result(max(0.0, until - time.monotonic()))
-            except TimeoutError:
-                raise DeadlineError(f"{worker.name} on Ray did not start within {deadline:g} s") from None
-            except kinds.RayError as error:
-                raise WorkerDied(f"{worker.name} did not start on Ray: {error}") from error
-            worker.name = f"{worker.name} on {machine} (pid {pid})"
-            if different := {name: (own.get(name), value) for name, value in found.items() if own.get(name) != value}:
-                told = ", ".join(f"{name} is {theirs}, here {ours}" for name, (ours, theirs) in different.items())
-                raise NumericsError(
-                    f"the machine {machine} would compute other bytes than this one: {told}. Use machines that are "
-                    "alike, or networks that the compiled kernels compute"
-                )
+        self._workers = [
+            _Worker(cluster, name, share, actor)
+            for name, share, actor in zip(self._actors.names, shares, self._actors.handles, strict=True)
+        ]
 
     def submit(self, round_: int, snapshots: Sequence[GetSnapshot]) -> None:
         taken = [take() for take in snapshots]
@@ -429,10 +558,7 @@ class RayBackend:
         return [worker.monitored() for worker in self._workers]
 
     def close(self, patience: float = backend.PATIENCE) -> None:
-        """End the actors at once, since nobody waits for what they compute, and give back what was reserved."""
-        if self._group is not None:
-            placement = importlib.import_module("ray.util.placement_group")
-            with contextlib.suppress(self._cluster.ray.exceptions.RayError):  # the cluster itself may have ended
-                placement.remove_placement_group(self._group)  # which kills the actors in it
-            self._group = None
+        """End the actors at once, since nobody waits for what they compute."""
+        if self._actors is not None:
+            self._actors.close()
         self._workers = []

@@ -93,6 +93,7 @@ def dqn_defaults(rules: Rules, *, epochs: int = 150, max_turns: int = 100, n_ste
 class GridEnvironment(ParallelEnvironment):
     """N agents on W copies of a field."""
 
+    shardable = True
     options: ClassVar[type[Rules]] = Rules
     """The class of the `world` section."""
     rules: Rules
@@ -172,12 +173,12 @@ class GridEnvironment(ParallelEnvironment):
 
     def turn_key(self) -> TurnKey:
         """Return the address of this turn's draws."""
-        return (*self._key, self.epoch, self.turn)
+        return (*self._key[:2], self.epoch, self.turn, self._key[2])
 
     def draws(self, slots: int = 1, purpose: Purpose = Purpose.WORLD) -> Array:
         """Return (N, W, slots) random numbers in [0, 1) of this turn, for a game's rules or a scripted policy."""
-        agents, worlds = self.grid.headings.shape
-        address = [self.seed] * agents, purpose, range(agents), range(worlds)
+        agents = len(self.grid.headings)
+        address = [self.seed] * agents, purpose, range(agents), self.world_numbers
         numbers: Array = uniforms(*address, epoch=self.epoch, turns=1, slots=slots, first_turn=self.turn)[0]
         return numbers
 
@@ -227,7 +228,7 @@ class GridEnvironment(ParallelEnvironment):
 
     def setup_agents(self) -> None:
         """Build the grid, and give every agent a model that fits its observations and actions."""
-        self._key = key(self.seed, Purpose.WORLD)
+        self._key = (*key(self.seed, Purpose.WORLD), self.world_numbers.start)
         self.rules = build_section(self.options, self.config.world, "world")
         self.grid = self.build()
         self.observer = WindowObserver(

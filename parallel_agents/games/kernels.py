@@ -31,8 +31,8 @@ Flags = NDArray[np.bool_]
 Floats = NDArray[np.float32]
 Ints = NDArray[np.int32]
 Probabilities = NDArray[np.float64]
-TurnKey = tuple[int, int, int, int]
-"""The address of a turn's draws: the two words of the random key, the epoch, the turn."""
+TurnKey = tuple[int, int, int, int, int]
+"""The address of a turn's draws: the two words of the random key, the epoch, the turn, the first world's number."""
 GridArrays = tuple[Bytes, int, int, Ints, Bytes, Bytes, Flags]
 """cells, margin, layer, positions (N, W, 2), headings (N, W), agent_kinds (N, W), passable (K + 1,).
 
@@ -64,7 +64,7 @@ def block(turn_key: TurnKey, stream: int, j: int, world: int) -> Words:
         (np.uint64(stream) << np.uint64(32)) + np.uint64(j),
         np.uint64(turn_key[3]),
         np.uint64(turn_key[2]),
-        np.uint64(world),
+        np.uint64(turn_key[4]) + np.uint64(world),
     )
     return words
 
@@ -493,7 +493,7 @@ def choose_it(roles: NDArray[np.int64], which: Flags, turn_key: TurnKey) -> None
         for n in range(agents):
             words = draw(
                 np.uint64(turn_key[0]), np.uint64(turn_key[1]) + np.uint64(n), np.uint64(0), np.uint64(turn_key[3]),
-                np.uint64(turn_key[2]), np.uint64(w),
+                np.uint64(turn_key[2]), np.uint64(turn_key[4]) + np.uint64(w),
             )  # fmt: skip
             number = uniform(words[0])
             if number > top:

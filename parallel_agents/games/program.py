@@ -102,7 +102,7 @@ class GridWorld(NamedTuple):
     values: Floats
     """(K + 1,) the reward for entering each code."""
     key: NDArray[np.uint64]
-    """(2,) the random key of the game."""
+    """(3,) the random key of the game, and the number of its first world."""
     frozen: NDArray[np.int32]
     """(N, W) turns for which each agent cannot act."""
     able: Flags
@@ -154,7 +154,7 @@ def pack_rows(rows: list[Row]) -> tuple[NDArray[np.int64], Ints, Bytes, NDArray[
 @compiled_once(allocates=True)
 def reset(world: GridWorld, which: Flags, epoch: int, turn: int) -> None:
     """Start the worlds of the mask on a new field."""
-    key = (world.key[0], world.key[1], np.uint64(epoch), np.uint64(turn))
+    key = (world.key[0], world.key[1], np.uint64(epoch), np.uint64(turn), world.key[2])
     kernels.reset(world.grid[0], world.template, which)
     kernels.place(world.grid, world.starts, key, which)
     for w in range(len(which)):
@@ -240,7 +240,8 @@ def earn(world: GridWorld, entered: Bytes, first: int, rewards: Floats, epoch: i
                     world.roles[first + i, w] = owner
                 elif line[1] == Effect.LOTTERY:
                     key = world.key[1] + np.uint64(first + i)
-                    words = draw(world.key[0], key, np.uint64(0), np.uint64(turn), np.uint64(epoch), np.uint64(w))
+                    number = world.key[2] + np.uint64(w)
+                    words = draw(world.key[0], key, np.uint64(0), np.uint64(turn), np.uint64(epoch), number)
                     rewards[first + i, w] += np.float32(floats[int(uniform(words[0]) * len(floats))])
                 elif first + i != owner:
                     rewards[owner, w] -= np.float32(floats[0])
@@ -280,7 +281,7 @@ def run_phase(world: GridWorld, phase: int, which: Flags, epoch: int, turn: int,
 @njit(cache=True, inline="always")  # type: ignore[untyped-decorator]
 def _address(world: GridWorld, line: Line, epoch: int, turn: int) -> tuple[TurnKey, int]:
     """Return the address of a part's draws: that of the turn, and its stream."""
-    key = (world.key[0], world.key[1], np.uint64(epoch), np.uint64(turn))
+    key = (world.key[0], world.key[1], np.uint64(epoch), np.uint64(turn), world.key[2])
     return key, line[2] + (Stream.POPULATE if line[0] == Phase.RESET else Stream.SPAWN)
 
 
@@ -380,7 +381,7 @@ _EFFECTS = {
 """What an effect does; those that are missing here are part of `earn` and `end_episodes`."""
 
 
-def grid_world(grid: Grid, observer: Any, key: tuple[int, int], parts: Sequence[Part]) -> GridWorld:
+def grid_world(grid: Grid, observer: Any, key: tuple[int, int, int], parts: Sequence[Part]) -> GridWorld:
     """Return the worlds of a game that is made of these parts. Only the effects that it uses are compiled."""
     table, sites, codes, floats = pack_rows([row for part in parts for row in part.rows()])
     shape = grid.headings.shape

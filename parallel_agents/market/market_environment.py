@@ -65,6 +65,7 @@ class MarketEnvironment(ParallelEnvironment):
 
     The others are those of `MarketWorlds`; `target_cpa` is its target.
     """
+    shardable = True
 
     def setup_agents(self) -> None:
         options = self.config.world
@@ -83,8 +84,8 @@ class MarketEnvironment(ParallelEnvironment):
         self.agents = [Agent(model=self.make_model(shape, self.form.space)) for _ in range(options["agents"])]
 
     def _groups(self) -> list[tuple[World, ...]]:
-        """Return groups of W worlds, which are used in turn."""
-        options, columns = self.config.world, self.n_worlds
+        """Return groups of W worlds, which are used in turn; in a shard, its part of each."""
+        options, columns = self.config.world, self.config.experiment.worlds
         pool = options["pool"] or columns
         if max(pool, columns) % min(pool, columns):
             raise ConfigError(f"world.pool is {pool} with {columns} worlds: one must be a multiple of the other")
@@ -93,8 +94,8 @@ class MarketEnvironment(ParallelEnvironment):
             self.patterns, pool, options["world_types"] or None, seed=seed, users=tuple(options["users"])
         )
         if pool < columns:
-            return [tuple(replace(worlds[i % pool], index=i) for i in range(columns))]
-        return [worlds[first : first + columns] for first in range(0, pool, columns)]
+            return [tuple(replace(worlds[i % pool], index=i) for i in self.world_numbers)]
+        return [tuple(worlds[first + i] for i in self.world_numbers) for first in range(0, pool, columns)]
 
     def _market(self, worlds: tuple[World, ...]) -> MarketWorlds:
         options = self.config.world

@@ -17,7 +17,7 @@ Rows and transitions are counted from the first one ever stored: such a serial m
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -263,6 +263,50 @@ class Ring:
             column[index][order] = stored[f"extra.{name}"]
         self.list_starts(index)
 
+    def whole(self) -> dict[str, Array]:
+        """Return all rows of a ring that has not been filled yet, (N, T, W, …), and `ages`: what `append` takes."""
+        rows = int(self.pos.max(initial=0))
+        extras = {f"extra.{name}": column[:, :rows] for name, column in self.extras.items()}
+        return {name: getattr(self, name)[:, :rows] for name in self.ROWS} | extras | {"ages": self.ages}
+
+    def append(self, agents: slice, parts: Sequence[tuple[slice, Mapping[str, Array]]]) -> None:
+        """Store whole episodes that other rings stored, as if they had been stored here turn by turn.
+
+        agents: whose they are; all of them have stored the same number of turns here. parts: the worlds of each part,
+        which together are all worlds, and what `whole` returned.
+        """
+        rows, width = parts[0][1]["valid"].shape[1], self.valid.shape[1]
+        if rows > self._turns:
+            raise ShapeError(f"an epoch of {rows} rows does not fit into a buffer of {self._turns}")
+        lines = range(*agents.indices(self.agents))
+        begin = int(self.pos[lines[0]])
+        for n in lines:
+            self._forget(n, begin + rows - self._turns)
+        start, fitting = begin % width, min(rows, width - begin % width)
+        pieces = [(slice(fitting), slice(start, start + fitting)), (slice(fitting, rows), slice(rows - fitting))]
+        columns = {name: getattr(self, name) for name in self.ROWS if name != "version"}
+        columns |= {f"extra.{name}": column for name, column in self.extras.items()}
+        for source, place in pieces:
+            for worlds, part in parts:
+                for name, column in columns.items():
+                    column[agents, place, worlds] = part[name][:, source]
+            self.version[agents, place] = parts[0][1]["version"][:, source]
+        for worlds, part in parts:
+            self.ages[agents, worlds] = part["ages"]
+        self.opened[agents], self.pos[agents] = -1, begin + rows
+        places = np.arange(begin, begin + rows) % width
+        for n in lines:
+            row, world = np.nonzero(self.valid[n, places])
+            serials = np.arange(self.head[n], self.head[n] + len(row)) % self.starts.shape[1]
+            self.starts[n, serials] = places[row] * self.shape.worlds + world
+            self.head[n] += len(row)
+
+    def _forget(self, index: int, end: int) -> None:
+        """Forget the rows of one agent before serial `end`."""
+        old = np.arange(self.oldest[index], max(self.oldest[index], end)) % self.valid.shape[1]
+        self.tail[index] += np.count_nonzero(self.valid[index, old])
+        self.oldest[index] += len(old)
+
     def _live_places(self, index: int) -> Ints:
         """Return the places of one agent's rows, with the earlier frames of its oldest row."""
         first = max(0, int(self.oldest[index]) - self.shape.frames + 1)
@@ -476,8 +520,8 @@ def _gather(
     """Fill in the samples (N, K, …) of serials (N, K), with n-step returns that stop where an episode ends.
 
     `discounts` is the factor of the value of `next_states`: 0 after a termination, gamma**k after k steps otherwise
-    (Sutton 1988). `next_places` is where the next state stands, row * W + world; `places` (K,) is room. Most of the time
-    goes into waiting for memory, so what a sample reads is asked for some samples ahead.
+    (Sutton 1988). `next_places` is where the next state stands, row * W + world; `places` (K,) is room. Most of
+    the time goes into waiting for memory, so what a sample reads is asked for some samples ahead.
     """
     agents, samples = serials.shape
     _, rows, worlds, size = ring.observations.shape

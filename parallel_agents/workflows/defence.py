@@ -64,6 +64,7 @@ class NetworkDefence(ParallelEnvironment):
         "parallel": {"train_interval": 1, "policy_lag": 0},
     }
 
+    shardable = True
     recorder: NetworkRecorder | None = None
 
     def recorders(self, folder: Path) -> Sequence[NetworkRecorder]:
@@ -83,13 +84,14 @@ class NetworkDefence(ParallelEnvironment):
         late_start = options["late_start"]
         self.worlds = NetworkWorlds(
             self.n_worlds,
-            red=[red[w % len(red)] for w in range(self.n_worlds)],
+            red=[red[w % len(red)] for w in self.world_numbers],
             version=options["version"],
             quirks=_override_quirks(version_quirks(options["version"]), options["quirks"]),
             steps=late_start + self.config.experiment.max_turns,
             green=options["green"],
             late_start=late_start,
             seed=self.seed,
+            first_world=self.world_numbers.start,
         )
         size = HISTORY_SIZE if options["history"] else OBSERVATION_SIZE
         self._history = History(self.n_worlds, self.worlds.rules, size)

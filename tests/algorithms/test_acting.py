@@ -166,6 +166,20 @@ def make_inference(network: Any, agents: int, worlds: int, *, together: bool, co
     return inference
 
 
+def test_the_worlds_of_a_shard_keep_their_places_in_tiles() -> None:
+    network, worlds = MLP(17, (33, 9), 5), 150
+    inputs, whole = random_inputs(network, 3, worlds), make_inference(network, 3, worlds, together=True)
+    wanted = whole.forward(inputs)
+    for cuts in ((0, 75, 150), (0, 1, 64, 65, 129, 150)):
+        for first, end in itertools.pairwise(cuts):
+            place = {"first_world": first, "all_worlds": worlds}
+            shard = Inference(network, 3, end - first, together=True, **place)  # type: ignore[arg-type]
+            shard.weights = whole.weights
+            part = shard.forward(np.ascontiguousarray(inputs[:, first:end]))
+            assert part.tobytes() == wanted[:, first:end].tobytes()
+            assert shard.forward_agent(1, inputs[1, first:end]).tobytes() == wanted[1, first:end].tobytes()
+
+
 def random_inputs(network: Any, agents: int, worlds: int, seed: int = 0) -> np.ndarray:
     return generator(seed, Purpose.NOISE).standard_normal((agents, worlds, network.inputs), np.float32)
 

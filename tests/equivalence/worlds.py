@@ -36,6 +36,7 @@ class Odd(ParallelEnvironment):
         "model": {"hidden": (5,), "batch_size": 7, "updates_per_round": 3, "learning_starts": 5, "buffer_size": 40},
         "parallel": {"train_interval": 2},
     }
+    shardable = True
 
     def setup_agents(self) -> None:
         keys = self.config.world
@@ -44,7 +45,7 @@ class Odd(ParallelEnvironment):
     def _draws(self) -> Any:
         ids = range(len(self.agents))
         seeds = [self.seed] * len(self.agents)
-        worlds = range(self.n_worlds)
+        worlds = self.world_numbers
         turn = {"epoch": self.epoch, "turns": 1, "slots": 3, "first_turn": self.turn}
         return uniforms(seeds, Purpose.WORLD, ids, worlds, **turn)[0]
 

@@ -9,10 +9,10 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -29,7 +29,6 @@ from parallel_agents.core.errors import (
 )
 from parallel_agents.engine.plan import resolve
 from parallel_agents.execution import ray as adapter
-from parallel_agents.execution.backend import split
 from parallel_agents.execution.ray import RayBackend, RayCluster
 from parallel_agents.market import MarketEnvironment
 from parallel_agents.nn import numerics
@@ -42,29 +41,39 @@ from tests.execution.test_backend import learn, snapshots
 
 pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning:ray")  # it leaves log files open
 CPU = {"CPU": 1.0}
-SMALL: dict[str, Any] = {"experiment": {"epochs": 6, "max_turns": 10}, "parallel": {"train_interval": 2}}
+SMALL: dict[str, Any] = {
+    "experiment": {"epochs": 6, "max_turns": 10, "worlds": 4},
+    "parallel": {"train_interval": 2, "policy_lag": 1},
+}
+DQN = {"algorithm": "dqn", "hidden": (8,), "batch_size": 8, "learning_starts": 8}
+PPO = {"algorithm": "ppo", "hidden": (8,)}
+
+
+class Defence(NetworkDefence):
+    """The network defence for any algorithm."""
+
+    default_config = {**NetworkDefence.default_config, "model": {}}
+
+
 PROBLEMS: dict[str, tuple[Any, dict[str, Any]]] = {
-    "a game with DQN": (
-        treasure_hunt,
-        {"world": {"agents": 5}, "model": {"hidden": (8,), "batch_size": 8, "learning_starts": 8}},
-    ),
-    "a game with PPO": (treasure_hunt, {"world": {"agents": 5}, "model": {"algorithm": "ppo", "hidden": (8,)}}),
-    "the market": (
-        lambda: MarketEnvironment,
-        {"experiment": {"worlds": 4}, "world": {"agents": 4}, "model": {"hidden": (8,)}},
-    ),
-    "the defence": (lambda: NetworkDefence, {"experiment": {"worlds": 2, "seeds": 4}, "model": {"hidden": (8,)}}),
+    f"{name} with {model['algorithm'].upper()}": (cls, {**world, "model": model})
+    for name, cls, world in (
+        ("a game", treasure_hunt(), {"world": {"agents": 5}}),
+        ("the market", MarketEnvironment, {"world": {"agents": 4, "actions": "joint"}}),
+        ("the defence", Defence, {"experiment": {"seeds": 4}}),
+    )
+    for model in (DQN, PPO)
 }
 
 
-def on_ray(workers: int = 2) -> dict[str, Any]:
-    return {"parallel": {"backend": "ray", "num_workers": workers}}
+def on_ray(workers: int = 2, world_shards: int = 0) -> dict[str, Any]:
+    return {"parallel": {"backend": "ray", "num_workers": workers, "world_shards": world_shards}}
 
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[RayCluster]:
     """Connect once; the runs of these tests use the Ray that their process has already."""
-    connected = RayCluster(None, workers=4)
+    connected = RayCluster(None, workers=8)
     yield connected
     connected.close()
 
@@ -93,33 +102,57 @@ def test_ray_gives_the_same_bytes_for_every_kind_of_learner_at_once() -> None:
     assert (found["digest"], found["backend"]) == (wanted["digest"], "ray")
 
 
+HALF, WHOLE = 13, {"experiment": {"epochs": 26}}
+ODD_WORLDS: dict[str, Any] = {
+    "experiment": {"worlds": 3, "max_turns": 8},
+    "model": {"buffer_size": 100},
+    "parallel": {"train_interval": 3},
+}
+
+
+def in_two_halves(cls: Any, problem: dict[str, Any], folder: Path, first: Any, second: Any) -> Any:
+    """Return the digest of 26 epochs, of which the first 13 ran in another way than the others."""
+    begun = cls(config=merge(problem, first))
+    half = begun.prepare()
+    half.checkpointer = Checkpointer(half, folder, keep_last=3)
+    begun.run_experiment(HALF)
+    resumed = cls(config=merge(problem, second))
+    assert restore(resumed.prepare(), folder)[1] == []
+    return resumed.run_experiment(2 * HALF)["digest"]
+
+
+@pytest.mark.usefixtures("cluster")
+def test_a_run_begun_in_world_shards_on_ray_is_resumed_inline(tmp_path: Path) -> None:
+    halves = (on_ray(1, world_shards=2), INLINE)
+    assert in_two_halves(Odd, ODD_WORLDS, tmp_path, *halves) == run(Odd, merge(ODD_WORLDS, WHOLE, INLINE))["digest"]
+
+
 @pytest.mark.slow
 @pytest.mark.usefixtures("cluster")
 @pytest.mark.parametrize("name", PROBLEMS)
 def test_inline_threads_processes_and_ray_give_one_digest(name: str) -> None:
-    make, problem = PROBLEMS[name]
-    modes: list[dict[str, Any]] = [{"backend": b, "num_workers": 2} for b in ("inline", "thread", "process")]
-    modes += [on_ray(shards)["parallel"] for shards in (1, 2, 4)]
-    found = [run(make(), merge(SMALL, problem, {"parallel": flags})) for flags in modes]
-    assert found[0]["updates"] > 0
-    assert {summary["digest"] for summary in found} == {found[0]["digest"]}
-    assert [summary["backend"] for summary in found] == ["inline", "thread", "process", "ray", "ray", "ray"]
+    cls, problem = PROBLEMS[name]
+    modes: list[dict[str, Any]] = [{"parallel": {"backend": b, "num_workers": 2}} for b in ("thread", "process")]
+    modes += [on_ray(shards, world_shards) for shards in (1, 2, 4) for world_shards in (0, shards)]
+    wanted = run(cls, merge(SMALL, problem, INLINE))
+    found = [run(cls, merge(SMALL, problem, mode)) for mode in modes]
+    assert wanted["updates"] > 0
+    assert [summary["digest"] for summary in found] == [wanted["digest"]] * len(modes)
+    assert [summary["backend"] for summary in found] == ["thread", "process"] + ["ray"] * 6
 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("cluster")
-def test_a_run_may_be_resumed_on_another_backend(tmp_path: Path) -> None:
-    config: dict[str, Any] = {"parallel": {"train_interval": 3}}
-    whole = run(Odd, merge(config, {"experiment": {"epochs": 26}}))["digest"]
-    for first, second in (("ray", "process"), ("process", "ray"), ("ray", "inline"), ("inline", "ray")):
-        folder = tmp_path / f"{first}-{second}"
-        begun = Odd(config=merge(config, {"parallel": {"backend": first, "num_workers": 2}}))
-        half = begun.prepare()
-        half.checkpointer = Checkpointer(half, folder, keep_last=3)
-        begun.run_experiment(13)
-        resumed = Odd(config=merge(config, {"parallel": {"backend": second, "num_workers": 2}}))
-        assert restore(resumed.prepare(), folder)[1] == []
-        assert resumed.run_experiment(26)["digest"] == whole, (first, second)
+@pytest.mark.parametrize("name", ["several endings", *PROBLEMS])
+def test_a_run_may_be_resumed_on_another_backend(name: str, tmp_path: Path) -> None:
+    cls, problem = PROBLEMS.get(name, (Odd, ODD_WORLDS))
+    problem = merge(SMALL if name in PROBLEMS else {}, problem, {"parallel": {"train_interval": 3}})
+    wanted = run(cls, merge(problem, WHOLE, INLINE))["digest"]
+    ways = {"inline": INLINE, "thread": {"parallel": {"backend": "thread"}}, "ray": on_ray(2), "shards": on_ray(1, 2)}
+    ways["process"] = {"parallel": {"backend": "process", "num_workers": 2}}
+    for first, second in (("shards", "process"), ("process", "shards"), ("ray", "thread"), ("inline", "ray")):
+        found = in_two_halves(cls, problem, tmp_path / f"{first}-{second}", ways[first], ways[second])
+        assert found == wanted, (first, second)
 
 
 # -- failures ----------------------------------------------------------------------------------------------------------
@@ -192,6 +225,42 @@ def test_a_run_whose_worker_is_killed_ends_with_the_same_digest() -> None:
     assert found["digest"] == run(Odd, INLINE)["digest"]
 
 
+class Broken(Odd):
+    """Raises in a shard: when it is made, or in a turn."""
+
+    default_config = merge(Odd.default_config, {"world": {"broken": ""}})
+
+    def _fail(self, place: str) -> None:
+        if self.n_worlds < self.config.experiment.worlds and self.config.world["broken"] == place:
+            raise ValueError(f"broken in {place}")
+
+    def setup_agents(self) -> None:
+        self._fail("setup_agents")
+        super().setup_agents()
+
+    def begin_turn(self) -> None:
+        self._fail("begin_turn")
+        super().begin_turn()
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("cluster")
+@pytest.mark.parametrize(
+    ("place", "said"),
+    [
+        ("setup_agents", r"(?s)world shard-0 did not start on Ray: .*broken in setup_agents"),
+        ("begin_turn", r"^Broken raised ValueError: broken in begin_turn in epoch 1, turn 1"),
+    ],
+)
+def test_what_a_shard_raises_ends_the_run_and_is_not_tried_again(place: str, said: str) -> None:
+    environment = Broken(config=merge(ODD_WORLDS, on_ray(1, 2), {"world": {"broken": place}}))
+    callback = KillOnce(environment)
+    callback.killed = 1
+    with pytest.raises(RunError, match=said):
+        environment.run_experiment(callbacks=[callback])
+    assert "worker_replaced" not in callback.events
+
+
 # -- refusals ----------------------------------------------------------------------------------------------------------
 
 
@@ -211,49 +280,125 @@ def test_a_wrong_address_is_refused_within_seconds(address: str) -> None:
 
 @pytest.mark.usefixtures("cluster")
 def test_a_second_cluster_is_refused() -> None:
-    with (
-        socket.create_server(("127.0.0.1", 0)) as server,
-        pytest.raises(ConfigError, match=r"but this process is connected to Ray at 127\.0\.0\.1"),
-    ):
-        RayCluster(f"127.0.0.1:{server.getsockname()[1]}")
+    with pytest.raises(ConfigError, match=r"but this process is connected to Ray at 127\.0\.0\.1"):
+        RayCluster("127.0.0.1:1")
 
 
-UNANSWERED = """
-import socket
-from parallel_agents.core.errors import ConfigError
-from parallel_agents.execution.ray import RayCluster
+@pytest.mark.parametrize("answer", [b"", b"SSH-2.0-OpenSSH_9.2\r\n"])
+def test_something_else_at_the_address_is_refused_within_the_deadline(
+    answer: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(adapter, "CONNECT_DEADLINE", 0.5)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = f"127.0.0.1:{server.getsockname()[1]}"
+        found: list[socket.socket] = []
 
-with socket.create_server(("127.0.0.1", 0)) as server:
-    for address in ("auto", f"127.0.0.1:{server.getsockname()[1]}"):
-        try:
+        def serve() -> None:
+            found.append(server.accept()[0])
+            found[0].sendall(answer)
+
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        with pytest.raises(ConfigError, match=rf"parallel\.address is '{address}', but Ray does not answer there"):
             RayCluster(address)
-        except ConfigError as error:
-            print("REFUSED", error)
-"""
+        thread.join(5.0)
+        found[0].close()
 
 
-@pytest.mark.slow  # Ray tries for two minutes
-def test_without_a_cluster_or_at_the_port_of_something_else_the_error_is_ours() -> None:
-    done = subprocess.run([sys.executable, "-c", UNANSWERED], capture_output=True, text=True, timeout=280)
-    assert done.stdout.count("REFUSED parallel.address is ") == 2, done.stderr
+@pytest.mark.slow
+def test_auto_without_a_cluster_is_refused() -> None:
+    program = "from parallel_agents.execution.ray import RayCluster; RayCluster('auto')"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
+    assert "ConfigError: parallel.address is 'auto': Could not find any running Ray instance" in done.stderr
 
 
 def test_workers_that_do_not_fit_are_refused_with_what_there_is(cluster: RayCluster) -> None:
-    with pytest.raises(ConfigError, match=r"2 workers with {'GPU': 1\.0} each do not fit: .* room for 0\. Lower"):
+    with pytest.raises(
+        ConfigError, match=r"2 workers \(learner\) with {'GPU': 1\.0} each do not fit: .* room for 0, .*Lower"
+    ):
         backend(cluster, [MarkStack(2)], workers=2, resources={"GPU": 1.0})
-    assert cluster.room({"CPU": 1.0}) == 4
-    assert cluster.room({"CPU": 3.0}) == 1
+    assert cluster.room({"CPU": 1.0}) == 8
+    assert cluster.room({"CPU": 3.0}) == 2
+    assert not cluster.reserved, "what was reserved is given back"
 
 
-def test_a_full_object_store_stops_the_run_with_advice(cluster: RayCluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(_: Any) -> None:
+def test_what_a_run_has_reserved_is_no_room_for_others(cluster: RayCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cluster, "reserved", {1: ({"CPU": 1.0}, 2), 2: ({"GPU": 1.0}, 1)})
+    assert cluster.room({"CPU": 1.0}) == 6
+    assert cluster.room({"CPU": 1.0}, beside=1) == 8
+    assert cluster.free_share({"CPU": 1.0}) == 6
+    monkeypatch.setattr(cluster, "reserved", {})
+    monkeypatch.setattr(cluster, "groups", 2)
+    assert cluster.free_share({"CPU": 1.0}) == 4, "learners leave half of it to the shards, which start later"
+
+
+def test_too_few_resources_on_a_cluster_that_may_grow_are_an_error_after_the_deadline(
+    cluster: RayCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cluster, "local", False)
+    began = time.monotonic()
+    with pytest.raises(ConfigError, match=r"1 workers .*GPU.* do not fit: .*\(waited 0\.5 s\)"):
+        backend(cluster, [MarkStack(2)], resources={"GPU": 1.0}, deadline=0.5, grows=True)
+    assert 0.5 <= time.monotonic() - began < 20.0
+
+
+VERSIONS = """
+import sys
+import ray
+from parallel_agents.core.errors import ConfigError
+from parallel_agents.execution.ray import RayCluster
+
+ray.__version__ = "1.2.3"
+try:
+    RayCluster(sys.argv[1])
+except ConfigError as error:
+    print("REFUSED", error)
+"""
+
+
+@pytest.mark.slow
+def test_a_cluster_of_another_version_is_refused_with_both_versions(cluster: RayCluster) -> None:
+    address = cluster.ray.get_runtime_context().gcs_address
+    environment = {**os.environ, "RAY_AUTH_TOKEN": adapter._TOKEN, "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
+    command = [sys.executable, "-c", VERSIONS, address]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, env=environment)
+    assert f"REFUSED parallel.address is '{address}': Version mismatch" in done.stdout, done.stderr
+    assert "1.2.3" in done.stdout
+
+
+def test_a_full_object_store_is_reported_with_advice(cluster: RayCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(value: Any) -> Any:
         raise cluster.ray.exceptions.ObjectStoreFullError("no room")
 
     monkeypatch.setattr(cluster.ray, "put", full)
-    [share] = split(stacks_of(), 1, together=True)
-    actor: Any = SimpleNamespace(train=None)
-    with pytest.raises(RunError, match=r"round 1: Ray's object store is full .* give it more room .*no room"):
-        adapter._Worker(cluster.ray, 0, share, actor).submit(1, [])
+    monkeypatch.setattr(cluster.ray, "get", lambda references, timeout: full(references))
+    for call in (lambda: cluster.put(1), lambda: cluster.results([1])):
+        with pytest.raises(RunError, match=r"Ray's object store is full .* give it more room .*no room"):
+            call()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("world_shards", [0, 2])
+def test_a_full_object_store_stops_the_run_with_advice_and_nothing_is_lost(
+    cluster: RayCluster, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, world_shards: int
+) -> None:
+    config = merge(ODD_WORLDS, {"experiment": {"epochs": 9, "checkpoint_every": 2}})
+    begun = Odd(config=merge(config, on_ray(1, world_shards)))
+    stopped = begun.prepare()
+    stopped.checkpointer = Checkpointer(stopped, tmp_path, keep_last=3)
+    put = cluster.ray.put
+
+    def full(value: Any) -> Any:
+        if stopped.epoch < 5:
+            return put(value)
+        raise cluster.ray.exceptions.ObjectStoreFullError("no room")
+
+    monkeypatch.setattr(cluster.ray, "put", full)
+    with pytest.raises(RunError, match=r"Ray's object store is full .* give it more room .*no room"):
+        begun.run_experiment()
+    resumed = Odd(config=merge(config, INLINE))
+    assert restore(resumed.prepare(), tmp_path)[0].epoch == 4
+    assert resumed.run_experiment()["digest"] == run(Odd, merge(config, INLINE))["digest"]
 
 
 def test_a_machine_with_another_fingerprint_is_refused_by_name(
@@ -302,7 +447,7 @@ class Look(BaseCallback):
 
 before = dict(os.environ)
 for backend in ("inline", "ray"):
-    env = Here(config={"parallel": {"backend": backend, "num_workers": 2}})
+    env = Here(config={"parallel": {"backend": backend, "num_workers": 1}})
     print("DIGEST", env.run_experiment(callbacks=[Look()] if backend == "ray" else [])["digest"])
 print("CHANGED", {k for k in os.environ if os.environ[k] != before.get(k)})
 """

@@ -26,7 +26,7 @@ UP, RIGHT, DOWN, LEFT = range(4)
 
 def turn_key(turn: int = 0, epoch: int = 1, seed: int = 0) -> TurnKey:
     """Return the address of a turn's draws."""
-    return (*key(seed, Purpose.WORLD), epoch, turn)
+    return (*key(seed, Purpose.WORLD), epoch, turn, 0)
 
 
 def board(

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import chisquare
 
-from parallel_agents.core.errors import ConfigError
+from parallel_agents.core.errors import ConfigError, ShapeError
 from parallel_agents.core.seeding import Purpose, generator
 from parallel_agents.core.types import Transitions
 from parallel_agents.replay import Ring, RingShape, TransitionRing
@@ -285,6 +285,57 @@ def test_the_ring_gives_the_samples_of_the_slow_model(
                 life.compare(n_step)
         life.close(ended=not autoreset)
         life.compare(n_step)
+
+
+@given(st.integers(0, 2**32), st.integers(0, 6), st.integers(1, 3), st.lists(st.integers(1, 5), min_size=1, max_size=9))
+@settings(max_examples=40, deadline=None)
+def test_epochs_that_other_rings_stored_are_appended_as_if_stored_turn_by_turn(seed, spare, frames, lengths):
+    draws = generator(seed, Purpose.SAMPLE)
+    cuts = (slice(0, 2), slice(2, 3), slice(3, 5))
+    extras = {"value": (), "priority": ()}
+
+    def ring(worlds, turns):
+        return Ring(RingShape(turns * worlds, (SIZE,), worlds=worlds, frames=frames, extras=extras), agents=2)
+
+    whole, joined = (ring(5, 6 + spare) for _ in range(2))
+    for length in lengths:
+        parts = [ring(cut.stop - cut.start, 6) for cut in cuts]
+        alive = np.ones((2, 5), np.bool_)
+        for turn in range(length):
+            acted = alive & (draws.random((2, 5)) < 0.7)
+            ends = alive & (draws.random((2, 5)) < 0.3)
+            columns = {
+                "observations": draws.random((2, 5, SIZE), np.float32),
+                "actions": draws.integers(0, 3, (2, 5)),
+                "rewards": draws.random((2, 5), np.float32),
+                "terminated": ends,
+                "truncated": np.zeros_like(ends),
+                "valid": acted,
+                "first": np.full((2, 5), turn == 0),
+            }
+            value = draws.random((2, 5), np.float32)
+            for one, cut in ((whole, slice(None)), *zip(parts, cuts, strict=True)):
+                own = {name: column[:, cut] for name, column in columns.items()}
+                rest = {"present": np.ones(2, np.bool_), "version": 7, "extras": {"value": value[:, cut]}}
+                one.add(Transitions(**own, **rest))
+            alive = alive & ~ends
+        last = draws.random((2, 5, SIZE), np.float32)
+        for one, cut in ((whole, slice(None)), *zip(parts, cuts, strict=True)):
+            one.close(last[:, cut], ended=True)
+        joined.append(slice(0, 2), [(cut, part.whole()) for cut, part in zip(cuts, parts, strict=True)])
+        for n in range(2):
+            wanted, found = whole.live(n), joined.live(n)
+            assert {name: found[name].tolist() for name in wanted} == {name: wanted[name].tolist() for name in wanted}
+            drawable = np.arange(whole.tail[n], whole.head[n]) % whole.starts.shape[1]
+            assert joined.starts[n, drawable].tolist() == whole.starts[n, drawable].tolist()
+
+
+def test_an_epoch_that_is_longer_than_the_buffer_is_refused():
+    short, long = (Ring(RingShape(turns, (SIZE,)), agents=1) for turns in (3, 9))
+    for turn in range(4):
+        long.add(one_turn(turn, first=turn == 0))
+    with pytest.raises(ShapeError, match="an epoch of 4 rows does not fit into a buffer of 3"):
+        short.append(slice(0, 1), [(slice(0, 1), long.whole())])
 
 
 # -- single cases, by hand ------------------------------------------------------------------------------------

@@ -446,7 +446,7 @@ class MonteCarloSimulator:
         if self._cluster is None:
             found = [await self._run_group(actor, *group) for group in groups]
         else:
-            shared = self._cluster.ray.put(actor)  # once for all groups
+            shared = self._cluster.put(actor)  # once for all groups
             found = await asyncio.gather(*(self._run_group(shared, *group) for group in groups))
         experiences = [episode for own, _ in found for episode in own]
         failures = [failure for _, own in found for failure in own]
