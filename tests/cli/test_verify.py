@@ -124,6 +124,18 @@ def test_equal_runs_do_not_differ(command: Command) -> None:
     assert found.json["config"] == found.json["fingerprint"] == found.json["sources"] == []
 
 
+def test_a_run_that_was_continued_differs_in_its_length_alone(command: Command) -> None:
+    for name in ("one", "longer"):
+        train(command, name)
+    command("resume", "longer", "--epochs", "6", "--quiet")
+    found = command("diff", "longer", "one", "--json")
+    assert (found.code, found.json["epochs"]) == (1, [6, 4])
+    assert found.json["first_metric"] is found.json["first_tensor"] is None
+    assert (
+        "nothing differs in the epochs and checkpoints that both have recorded" in command("diff", "longer", "one").out
+    )
+
+
 def test_the_first_epoch_agent_and_tensor_are_named(command: Command, tmp_path: Path) -> None:
     train(command, "one", *settings("experiment.checkpoint_every=1", "experiment.keep_last=9"))
     game = tmp_path / "guess.py"

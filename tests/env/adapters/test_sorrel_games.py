@@ -137,7 +137,7 @@ def weights(game: Any) -> dict[str, torch.Tensor]:
 @pytest.mark.parametrize("make", [*LEARNING, chess])
 def test_inline_training_gives_sorrels_results_bit_for_bit(make: Make, tmp_path: Path) -> None:
     theirs, their_rewards = played(make, same, tmp_path)
-    ours, our_rewards = played(make, parallelize, tmp_path, async_learning=False)
+    ours, our_rewards = played(make, parallelize, tmp_path)
     assert our_rewards == their_rewards
     assert len(our_rewards) == 4
     assert weights(ours).keys() == weights(theirs).keys()
@@ -150,8 +150,8 @@ def test_inline_training_gives_sorrels_results_bit_for_bit(make: Make, tmp_path:
 @pytest.mark.parametrize("make", [treasurehunt, cleanup, tag])
 def test_background_training_does_as_many_updates_and_can_be_repeated(make: Make, tmp_path: Path) -> None:
     theirs, _ = played(make, same, tmp_path)
-    ours, rewards = played(make, parallelize, tmp_path)
-    again, same_rewards = played(make, parallelize, tmp_path)
+    ours, rewards = played(make, parallelize, tmp_path, backend="process")
+    again, same_rewards = played(make, parallelize, tmp_path, backend="process")
     assert updates(ours) == updates(theirs)
     assert min(updates(ours)) > 0
     assert rewards == same_rewards
@@ -175,7 +175,7 @@ def updates(game: Any) -> list[int]:
 )
 def test_games_that_cannot_train_in_the_background_say_why(make: Make, reason: str, tmp_path: Path) -> None:
     with pytest.warns(UserWarning, match=f"{reason}.*training stays inline"):
-        played(make, parallelize, tmp_path)
+        played(make, parallelize, tmp_path, backend="process")
 
 
 @pytest.mark.parametrize("make", [treasurehunt, cleanup, tag, iowa])
@@ -193,9 +193,3 @@ def test_fast_observations_equal_sorrels_own(make: Make) -> None:
             assert np.array_equal(
                 Encoder()(region, appearances, channels), visual_field._build_one_hot(region, appearances, channels)
             )
-
-
-def test_simultaneous_turns_run(tmp_path: Path) -> None:
-    game, rewards = played(treasurehunt, parallelize, tmp_path, turn_order="simultaneous")
-    assert game.train_steps == 4 * 5
-    assert len(rewards) == 4
