@@ -161,6 +161,7 @@ def test_runs_are_listed_and_filtered(command: Command, tmp_path: Path) -> None:
     assert set(rows) == {"runs/one", "runs/other", "runs/killed"}
     assert (rows["runs/one"]["status"], rows["runs/killed"]["status"]) == ("done", "stopped")
     assert (rows["runs/one"]["epochs"], rows["runs/one"]["total_timesteps"]) == (4, 20)
+    assert rows["runs/one"]["algo"] == "DQN"  # the class, where the configuration names no algorithm
     filtered = command("runs", "--match", "experiment.seed=7", "--json").json["runs"]
     assert [row["run"] for row in filtered] == ["runs/other"]
     assert "runs/other" in command("runs").out
@@ -179,6 +180,7 @@ def test_runs_are_compared_by_setting_with_intervals_over_seeds(command: Command
     for row in result["rows"]:
         assert row["low"] <= row["mean"] <= row["high"]
     assert any(line.startswith("experiment.seeds: 3 | 2") for line in result["config"])
+    assert "settings that differ, in one | other:\n" in command("compare", "one", "other").out
 
 
 def test_eval_never_pools_the_settings_of_a_sweep(command: Command) -> None:
