@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -93,8 +93,11 @@ LEARNING = [treasurehunt, treasurehunt_threadsafe, cleanup, tag, iowa]
 
 
 @pytest.fixture(autouse=True)
-def _repeatable(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Fix the seeds that games take from the system, and keep chess from asking a server."""
+def _repeatable(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Fix the seeds that games take from the system, keep chess from asking a server, and torch to one thread.
+
+    With more threads than free cores these small networks take many times as long.
+    """
     import requests
 
     def refuse(*_: Any, **__: Any) -> None:
@@ -102,6 +105,10 @@ def _repeatable(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(torch.random, "seed", lambda: 5)
     monkeypatch.setattr(requests, "post", refuse)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
 
 
 def played(make: Make, wrap: Callable[[type], type], folder: Path, **parallel: Any) -> tuple[Any, list[float]]:
