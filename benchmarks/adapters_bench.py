@@ -26,9 +26,8 @@ from tests.env.adapters.small_envs import Counter
 
 EPOCHS, AGENTS, TURNS = 1, 16, 100
 PLANS: dict[str, dict[str, Any]] = {
-    "default: in turn, learning in the background": {},
-    "all at once, learning inline": {"turn_order": "simultaneous", "async_learning": False},
-    "all at once, learning in the background": {"turn_order": "simultaneous"},
+    "default: learning inline": {},
+    "learning in the background": {"backend": "process"},
 }
 
 

@@ -23,7 +23,10 @@ from benchmarks.run import Bench
 from examples.treasure_hunt import TreasureHunt
 
 NAME = "treasure hunt with sorrel's sizes (16 agents, IQN, 750 inputs), whole run: sorrel 1.6.0 / ours"
-ADAPTED = "sorrel's treasure hunt, unmodified, 16 agents, whole run: sorrel 1.6.0 / our adapter"
+ADAPTED = {
+    "inline": "sorrel's treasure hunt, unmodified, 16 agents, whole run: sorrel 1.6.0 / adapter, equal results",
+    "process": "sorrel's treasure hunt, unmodified, 16 agents, whole run: sorrel 1.6.0 / adapter, background training",
+}
 AGENTS, TURNS, EPSILON, BATCH = 16, 100, 0.6, 64
 MODEL = {
     "algorithm": "iqn",
@@ -48,12 +51,13 @@ PATIENCE = 600.0
 
 def benches(effort: Effort) -> Iterator[tuple[str, Bench]]:
     yield NAME, partial(_beside, NAME, 5.0, effort)
-    yield ADAPTED, partial(_beside, ADAPTED, 2.0, effort)
+    for backend, name in ADAPTED.items():
+        yield name, partial(_beside, name, 2.0 if backend == "process" else None, effort, backend)
 
 
-def _beside(name: str, goal: float, effort: Effort) -> Iterator[Row]:
-    """Compare whole runs of sorrel and of ours: our own game, or sorrel's through the adapter."""
-    epochs, repeats = effort.of(60 if name == NAME else 15, 3), effort.repeats(3)
+def _beside(name: str, goal: float | None, effort: Effort, backend: str | None = None) -> Iterator[Row]:
+    """Compare whole runs of sorrel and of ours: our own game, or sorrel's through the adapter with a backend."""
+    epochs, repeats = effort.of(15 if backend else 60, 3), effort.repeats(3)
     try:
         python = sorrel_python()
     except Unavailable as reason:
@@ -66,8 +70,8 @@ def _beside(name: str, goal: float, effort: Effort) -> Iterator[Row]:
     script = Path(__file__).parent / "peers" / "sorrel_side.py"
     with subprocess.Popen([python, script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as peer:
         answer: dict[str, Any] = {}
-        theirs = partial(_asked, peer, epochs, answer, adapted=False)
-        ours = partial(_ours, epochs) if name == NAME else partial(_asked, peer, epochs, {}, adapted=True)
+        theirs = partial(_asked, peer, epochs, answer, None)
+        ours = partial(_asked, peer, epochs, {}, backend) if backend else partial(_ours, epochs)
         try:
             row = compare(
                 name,
@@ -83,11 +87,11 @@ def _beside(name: str, goal: float, effort: Effort) -> Iterator[Row]:
     yield row
 
 
-def _asked(peer: subprocess.Popen[str], epochs: int, answer: dict[str, Any], *, adapted: bool) -> Done:
+def _asked(peer: subprocess.Popen[str], epochs: int, answer: dict[str, Any], backend: str | None) -> Done:
     """Let sorrel's process run its game; write what it says about the run into `answer`."""
     assert peer.stdin is not None
     assert peer.stdout is not None
-    request = {"agents": AGENTS, "epochs": epochs, "max_turns": TURNS, "epsilon": EPSILON, "adapted": adapted}
+    request = {"agents": AGENTS, "epochs": epochs, "max_turns": TURNS, "epsilon": EPSILON, "backend": backend}
     peer.stdin.write(json.dumps(request) + "\n")
     peer.stdin.flush()
     if not select.select([peer.stdout], [], [], PATIENCE)[0]:
@@ -96,7 +100,7 @@ def _asked(peer: subprocess.Popen[str], epochs: int, answer: dict[str, Any], *, 
     if not line:
         raise RuntimeError(f"sorrel's process ended with {peer.wait(10)}; its message is above")
     answer.update(json.loads(line))
-    return Done(answer.pop("counts"), "process" if adapted else "inline", answer.pop("seconds"))
+    return Done(answer.pop("counts"), backend or "inline", answer.pop("seconds"))
 
 
 def _ours(epochs: int) -> Done:

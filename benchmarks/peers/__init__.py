@@ -60,7 +60,8 @@ def sorrel_python(version: str = "3.12", *, any_size: bool = False) -> Path:
     """The interpreter of an environment that holds sorrel and this package with its tests, made at the first call.
 
     sorrel needs Python 3.12 or later, and torch: where the package index offers only torch's build for CUDA, of several
-    gigabytes, it is not installed unless `any_size`. No part of it can be left out: torch loads all of it on import.
+    gigabytes, it is not installed unless `any_size`. CUDA's libraries cannot be left out: `libtorch_python.so` is
+    linked against `libtorch_cuda.so`, and that against them.
     """
     folder = VENVS / f"sorrel-{version}"
     python = folder / "bin" / "python"

@@ -1,8 +1,8 @@
 """sorrel's treasure hunt, run by the Python of sorrel's own environment: one line of JSON asks, one answers.
 
-Reads `{"agents": 16, "epochs": 10, "max_turns": 100, "epsilon": 0.6, "adapted": false}`, runs sorrel's own
-`run_experiment` with its own loop, or the same game through our adapter, and writes what it did, counted while it did
-it, and the seconds it took. Ends with its input.
+Reads `{"agents": 16, "epochs": 10, "max_turns": 100, "epsilon": 0.6, "backend": null}`, runs sorrel's own
+`run_experiment` with its own loop, or the same game through our adapter with a backend, and writes what it did, counted
+while it did it, and the seconds it took. Ends with its input.
 """
 
 import json
@@ -43,7 +43,7 @@ def count(owner: Any, method: str, counts: Counter[str], name: str) -> None:
     setattr(owner, method, counted)
 
 
-def play(agents: int, epochs: int, max_turns: int, epsilon: float, *, adapted: bool = False) -> dict[str, Any]:
+def play(agents: int, epochs: int, max_turns: int, epsilon: float, backend: str | None) -> dict[str, Any]:
     config = {
         "experiment": {"epochs": epochs - 1, "max_turns": max_turns, "record_period": 10**9},  # sorrel runs one more
         "model": {
@@ -54,8 +54,9 @@ def play(agents: int, epochs: int, max_turns: int, epsilon: float, *, adapted: b
             "save_weights": False,
         },
         "world": WORLD,
+        "parallel": {"backend": backend},
     }
-    game: Any = parallelize(CountedEnv) if adapted else CountedEnv
+    game: Any = CountedEnv if backend is None else parallelize(CountedEnv)
     env = game(TreasurehuntWorld(config=config, default_entity=EmptyEntity()), config)
     counts: Counter[str] = Counter()
     for agent in env.agents:

@@ -42,12 +42,13 @@ def _describe(path: Path) -> dict[str, Any]:
     folder, config = RunFolder.open(path), _config(path)
     summary, metrics = read_summary(path), _metrics(path)
     last: Mapping[str, Any] = metrics.epochs[-1] if metrics is not None and metrics.epochs else {}
-    algorithm = config.model.get("algorithm", "") if config else ""
+    record = read_record(folder)
+    classes = ", ".join(sorted({str(model["class"]) for model in record.get("models", {}).values()}))
     row = {
         "run": str(path),
-        "started": read_record(folder).get("started", ""),
+        "started": record.get("started", ""),
         "target": folder.environment,
-        "algo": algorithm,
+        "algo": (config.model.get("algorithm") if config else None) or classes,
         "seeds": config.experiment.seeds if config else None,
         "epochs": last.get("epoch", 0),
         "total_timesteps": last.get("total_timesteps"),
@@ -85,7 +86,9 @@ def compare(options: Compare) -> None:
     different = _different_settings(options.run_dirs)
     result = {"measure": f"ep_rew_mean of the last {SHARE:.0%} of epochs", "rows": rows, "config": different}
     text = format_table(("run", "setting", "seeds", "total_timesteps", "mean", "low", "high"), rows)
-    text += "".join(f"{line}\n" for line in different)
+    if different:
+        text += f"settings that differ, in {' | '.join(map(str, options.run_dirs))}:\n"
+        text += "".join(f"  {line}\n" for line in different)
     print_result(plain(result), f"{result['measure']}, 95 % intervals over seeds\n{text}", as_json=options.json)
 
 

@@ -182,6 +182,7 @@ def diff(options: Diff) -> int:
         "runs": [str(one.path), str(other.path)],
         "equal": equal,
         "digests": digests,
+        "epochs": [summary.get("epochs") for summary in summaries],
         "config": _differences(_flat(one), _flat(other)),
         "fingerprint": _differences(*(record.get("fingerprint", {}) for record in records)),
         "version": _differences(*({"version": record.get("version"), "git": record.get("git")} for record in records)),
@@ -260,7 +261,10 @@ def _first_place(one: Array, other: Array) -> int | None:
 
 def _format_diff(result: Mapping[str, Any]) -> str:
     lines = ["the runs are equal" if result["equal"] else "the runs differ"]
-    lines += [f"  digest {digest}" for digest in result["digests"]]
+    lines += [
+        f"  digest {digest} after {epochs} epochs"
+        for digest, epochs in zip(result["digests"], result["epochs"], strict=True)
+    ]
     for name in ("config", "fingerprint", "version", "sources"):
         lines += [f"{name}:"] * bool(result[name]) + [f"  {line}" for line in result[name]]
     if found := result["first_metric"]:
@@ -273,4 +277,6 @@ def _format_diff(result: Mapping[str, Any]) -> str:
             f"oldest common checkpoint that differs: epoch {found['epoch']}, row {found['agent']} of stack "
             f"{found['stack']}, tensor {found['tensor']}"
         )
+    if not (result["equal"] or result["first_metric"] or result["first_tensor"]):
+        lines.append("nothing differs in the epochs and checkpoints that both have recorded")
     return "\n".join(lines) + "\n"

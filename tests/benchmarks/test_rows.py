@@ -56,7 +56,7 @@ def test_without_its_peer_a_row_is_skipped_and_says_why(
         monkeypatch.delenv(variable, raising=False)
     monkeypatch.setenv("PIP_CONFIG_FILE", "/dev/null")
     monkeypatch.setenv("PIP_NO_INDEX", "1")
-    bench = partial(sorrel_bench._beside, sorrel_bench.ADAPTED, 2.0) if name == "sorrel" else _cpprb_row
+    bench = partial(sorrel_bench._beside, "adapter", 2.0, backend="process") if name == "sorrel" else _cpprb_row
     (row,) = bench(Effort(quick=True))
     assert row.ratio is None
     assert row.good

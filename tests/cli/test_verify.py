@@ -124,6 +124,18 @@ def test_equal_runs_do_not_differ(command: Command) -> None:
     assert found.json["config"] == found.json["fingerprint"] == found.json["sources"] == []
 
 
+def test_a_run_that_was_continued_differs_in_its_length_alone(command: Command) -> None:
+    for name in ("one", "longer"):
+        train(command, name)
+    command("resume", "longer", "--epochs", "6", "--quiet")
+    found = command("diff", "longer", "one", "--json")
+    assert (found.code, found.json["epochs"]) == (1, [6, 4])
+    assert found.json["first_metric"] is found.json["first_tensor"] is None
+    assert (
+        "nothing differs in the epochs and checkpoints that both have recorded" in command("diff", "longer", "one").out
+    )
+
+
 def test_the_first_epoch_agent_and_tensor_are_named(command: Command, tmp_path: Path) -> None:
     train(command, "one", *settings("experiment.checkpoint_every=1", "experiment.keep_last=9"))
     game = tmp_path / "guess.py"
@@ -149,6 +161,7 @@ def test_runs_are_listed_and_filtered(command: Command, tmp_path: Path) -> None:
     assert set(rows) == {"runs/one", "runs/other", "runs/killed"}
     assert (rows["runs/one"]["status"], rows["runs/killed"]["status"]) == ("done", "stopped")
     assert (rows["runs/one"]["epochs"], rows["runs/one"]["total_timesteps"]) == (4, 20)
+    assert rows["runs/one"]["algo"] == "DQN"  # the class, where the configuration names no algorithm
     filtered = command("runs", "--match", "experiment.seed=7", "--json").json["runs"]
     assert [row["run"] for row in filtered] == ["runs/other"]
     assert "runs/other" in command("runs").out
@@ -167,6 +180,7 @@ def test_runs_are_compared_by_setting_with_intervals_over_seeds(command: Command
     for row in result["rows"]:
         assert row["low"] <= row["mean"] <= row["high"]
     assert any(line.startswith("experiment.seeds: 3 | 2") for line in result["config"])
+    assert "settings that differ, in one | other:\n" in command("compare", "one", "other").out
 
 
 def test_eval_never_pools_the_settings_of_a_sweep(command: Command) -> None:

@@ -9,8 +9,8 @@
 
 sorrel itself is never imported: any framework with its names works. `ParallelEnvironment` becomes a class between the
 game and sorrel's environment class: after the game, so that what the game overrides still runs, and before sorrel,
-whose turns and training it replaces. By default agents act one after the other, as in sorrel, and sorrel's own loop
-counts the epochs; docs/adapters.md says what is faster.
+whose turns and training it replaces. The results are those of sorrel, bit for bit, unless `parallel.backend` is
+"process": then models are trained in the background and act one training behind.
 """
 
 from __future__ import annotations
@@ -25,14 +25,12 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import PosixPath
-from typing import Any, NamedTuple
+from typing import Any
 
 import cloudpickle
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
-from torch.utils._pytree import tree_map
 
 from parallel_agents.core.config import Parallel, build_section, merge
 from parallel_agents.core.errors import ConfigError, ContractError, DeadlineError, LearnerError
@@ -41,10 +39,8 @@ from parallel_agents.execution.backend import Heartbeat
 from parallel_agents.execution.workers import START_DEADLINE, SharedBlock, Worker
 from parallel_agents.nn import numerics
 
-MIN_BATCH = 4
-"""With fewer calls than this, one call per network is faster than one batched call."""
-SORREL_DEFAULTS = {"turn_order": "sequential", "train_interval": 1}
-"""Settings that differ from our own defaults, so that a game plays as it does in sorrel."""
+SORREL_DEFAULTS = {"turn_order": "sequential", "train_interval": 1, "backend": "inline"}
+"""Settings that differ from our own defaults, so that a game gives the results that it has in sorrel."""
 
 
 def parallelize(game: type) -> type:
@@ -90,8 +86,6 @@ class _AdapterState:
     trainer: BackgroundTrainer | None = None
     background: frozenset[str] = frozenset()
     """Agents whose models the trainer trains."""
-    batches: dict[int, BatchedNetworks] = field(default_factory=dict)
-    """The batch of each network, by the network's id."""
     train_calls: Counter[str] = field(default_factory=Counter)
     trained: int = 0
     """How many trainings are done, without those of the current trainer."""
@@ -101,8 +95,7 @@ class _AdapterState:
     @property
     def wants_background(self) -> bool:
         """True if the settings ask for training in the background."""
-        flags = self.flags
-        return flags.enabled and flags.async_learning and flags.policy_lag > 0 and flags.backend != "inline"
+        return self.flags.enabled and self.flags.backend == "process"
 
     def close_trainer(self) -> None:
         if self.trainer is not None:
@@ -114,16 +107,18 @@ class _AdapterState:
 def _read_flags(config: Any) -> Parallel:
     """Return the game's `parallel` section over sorrel's defaults; raise if it asks for what cannot be done."""
     flags = build_section(Parallel, merge(SORREL_DEFAULTS, dict(config.get("parallel") or {})), "parallel")
-    if flags.backend in ("thread", "ray") or flags.use_threads:
+    if flags.backend not in ("process", "inline") or flags.use_threads:
         raise ConfigError(
-            f"parallel.backend is {flags.backend or 'thread'!r}: sorrel's models are trained by a process or inline; "
-            "leave it out, or use 'process' or 'inline'"
+            f"parallel.backend is {flags.backend!r}, parallel.use_threads is {flags.use_threads}: sorrel's models are "
+            "trained inline or by a process; leave both out, or set parallel.backend = 'process'"
         )
-    if flags.policy_lag > 1 or flags.publish == "asap":
+    if flags.policy_lag != 1 or flags.publish == "asap":
         raise ConfigError(
             f"parallel.policy_lag is {flags.policy_lag} and parallel.publish is {flags.publish!r}: sorrel's models act "
-            "at most one training behind, always as scheduled; use a lag of 0 or 1 and 'scheduled'"
+            "one training behind with parallel.backend = 'process', else with their newest weights; leave both out"
         )
+    if flags.turn_order != "sequential":
+        raise ConfigError(f"parallel.turn_order is {flags.turn_order!r}: sorrel's agents act one after the other")
     return flags
 
 
@@ -141,6 +136,9 @@ class ParallelMixin:
         if self._adapter_state is None:
             self._adapter_state = _AdapterState(_read_flags(self.config))
             copy_shallowly(getattr(self.world, "default_entity", None))
+            for agent in self.agents:
+                for network in networks_of(agent.model).values():
+                    ModeSwitch.install(network)
         return self._adapter_state
 
     @property
@@ -161,7 +159,7 @@ class ParallelMixin:
         return result
 
     def take_turn(self, *args: Any, **kwargs: Any) -> None:
-        """Take one turn as sorrel does, or one in which all agents choose at once."""
+        """Take one turn as sorrel does."""
         adapter = self._adapter
         if not adapter.started and adapter.wants_background:
             adapter.started = True
@@ -170,11 +168,8 @@ class ParallelMixin:
         self.turn += 1
         self._move_entities()
         with fast_observations(self.agents):
-            if adapter.flags.turn_order == "sequential":
-                for agent in self.agents:
-                    agent.transition(self.world)
-            else:
-                self._act_at_once()
+            for agent in self.agents:
+                agent.transition(self.world)
         if getattr(self, "_active_logger", None) is not None and hasattr(self, "collect_turn_stats"):
             epoch = args[0] if args else kwargs.get("epoch", 0)
             self.on_turn_end(self.collect_turn_stats(epoch))  # type: ignore[attr-defined]
@@ -215,13 +210,8 @@ class ParallelMixin:
             adapter.background = frozenset(models)
             adapter.trainer = BackgroundTrainer(models, pickled, adapter.flags.round_deadline)
             stack.callback(adapter.close_trainer)
-            stack.enter_context(
-                eval_mode([network for model in models.values() for network in networks_of(model).values()])
-            )
             stack.callback(torch.set_num_threads, torch.get_num_threads())
             torch.set_num_threads(1)  # the other cores are the learner's
-
-    # -- turns in which all agents choose at once --------------------------------------------------------------
 
     def _move_entities(self) -> None:
         """Move everything on the map that is not an agent; the map is read cell by cell, since moves may change it."""
@@ -229,90 +219,12 @@ class ParallelMixin:
             if entity.has_transitions and not hasattr(entity, "pov"):
                 entity.transition(self.world)
 
-    def _act_at_once(self) -> None:
-        """Let all agents observe, all choose, then all act in list order; overridden transitions run as they are."""
-        world = self.world
-        regular = [agent for agent in self.agents if type(agent).transition is _agent_class(type(agent)).transition]
-        states = [agent.pov(world) for agent in regular]
-        actions = self._choose_actions(regular, states)
-        choices = {id(agent): pair for agent, *pair in zip(regular, states, actions, strict=True)}
-        for agent in self.agents:
-            if id(agent) not in choices:
-                agent.transition(world)
-                continue
-            state, action = choices[id(agent)]
-            reward = agent.act(world, action)
-            done = agent.is_done(world)
-            world.total_reward += reward
-            agent.add_memory(state, action, reward, done)
-
-    def _choose_actions(self, agents: list[Any], states: list[Any]) -> list[Any]:
-        """Return the action of every agent's own `get_action`, with equal networks computed in one batch.
-
-        `get_action` is called once to find the inputs of the network, and again with its output.
-        """
-        actions: list[Any] = [None] * len(agents)
-        calls: dict[int, ForwardCall] = {}
-        batched = self._adapter.flags.enabled and self._adapter.flags.parallel_actions
-        for index, (agent, state) in enumerate(zip(agents, states, strict=True)):
-            networks = list(networks_of(agent.model).values()) if batched else []
-            try:
-                with replaced_forward(networks, ForwardRequest.forward):
-                    actions[index] = agent.get_action(state)
-            except ForwardRequest as request:
-                calls[index] = request.call
-        for index, output in self._compute(calls).items():
-            agent, network = agents[index], calls[index].network
-            with replaced_forward([network], lambda *_, output=output, **__: output), _no_exploration(agent.model):
-                actions[index] = agent.get_action(states[index])
-        return actions
-
-    def _compute(self, calls: dict[int, ForwardCall]) -> dict[int, Any]:
-        """Return the output of each call, computed in one batch per architecture."""
-        groups: dict[BatchedNetworks, list[int]] = {}
-        for index, call in calls.items():
-            groups.setdefault(self._batch_of(call.network), []).append(index)
-        outputs: dict[int, Any] = {}
-        with torch.no_grad():
-            for batch, indices in groups.items():
-                outputs |= zip(indices, batch.forward([calls[index] for index in indices]), strict=True)
-        return outputs
-
-    def _batch_of(self, network: Any) -> BatchedNetworks:
-        """Return the batch of a network and those like it: the same attribute of other agents' models."""
-        batches = self._adapter.batches
-        if id(network) not in batches:
-            held = [networks_of(agent.model) for agent in self.agents]
-            attribute = next(name for named in held for name, other in named.items() if other is network)
-            others = [named[attribute] for named in held if attribute in named]
-            alike = [other for other in others if BatchedNetworks.key(other) == BatchedNetworks.key(network)]
-            batches.update(dict.fromkeys(map(id, alike), BatchedNetworks(list(dict.fromkeys(alike)))))
-        return batches[id(network)]
-
 
 def _agent_name(agents: list[Any], agent: Any) -> str:
     return f"agent_{next(index for index, other in enumerate(agents) if other is agent)}"
 
 
-@contextmanager
-def _no_exploration(model: Any) -> Iterator[None]:
-    """Keep a model that has decided not to explore from deciding again."""
-    epsilon = getattr(model, "epsilon", None)
-    if epsilon is not None:
-        model.epsilon = 0.0
-    try:
-        yield
-    finally:
-        if epsilon is not None:
-            model.epsilon = epsilon
-
-
-def _agent_class(cls: type) -> Any:
-    """Return sorrel's own agent class: the oldest ancestor with `pov`."""
-    return next(ancestor for ancestor in reversed(cls.__mro__) if "pov" in vars(ancestor))
-
-
-# -- networks: finding them, fixing them in evaluation mode, batching equal ones ---------------------------------------
+# -- networks: finding them, switching their mode ----------------------------------------------------------------------
 
 
 def networks_of(model: Any) -> dict[str, nn.Module]:
@@ -322,129 +234,22 @@ def networks_of(model: Any) -> dict[str, nn.Module]:
     return {name: value for name, value in vars(model).items() if isinstance(value, nn.Module)}
 
 
-@contextmanager
-def eval_mode(networks: Sequence[nn.Module]) -> Iterator[None]:
-    """Keep networks in evaluation mode, and ignore calls of `eval()` and `train()` meanwhile.
+class ModeSwitch:
+    """Sets the mode of a network as `Module.train` does: sorrel's models switch twice for each action."""
 
-    sorrel's models switch the mode twice for each action. That costs time, and only acting uses these networks.
-    """
-    modes = [network.training for network in networks]
-    for network in networks:
-        network.eval()
-        network.__dict__["eval"] = network.__dict__["train"] = lambda *_, network=network: network
-    try:
-        yield
-    finally:
-        for network, training in zip(networks, modes, strict=True):
-            del network.__dict__["eval"], network.__dict__["train"]
-            network.train(training)
+    def __init__(self, network: nn.Module) -> None:
+        self._modules = list(network.modules())
 
+    @classmethod
+    def install(cls, network: nn.Module) -> None:
+        """Replace a network's `train`, which its `eval` calls too, unless a part of it has its own."""
+        if all(type(part).train is nn.Module.train for part in network.modules()):
+            network.__dict__["train"] = cls(network)  # an object and no closure: a copy of the network switches itself
 
-@contextmanager
-def replaced_forward(networks: Sequence[nn.Module], forward: Callable[..., Any]) -> Iterator[None]:
-    """Let `forward(network, …)` compute the outputs of networks."""
-    for network in networks:
-        network.__dict__["forward"] = lambda *args, network=network, **kwargs: forward(network, *args, **kwargs)
-    try:
-        yield
-    finally:
-        for network in networks:
-            del network.__dict__["forward"]
-
-
-class ForwardCall(NamedTuple):
-    """A call of a network's `forward`."""
-
-    network: nn.Module
-    args: tuple[Any, ...]
-    kwargs: Mapping[str, Any]
-
-
-class ForwardRequest(Exception):
-    """Carries a call of a network out of a model's code, so that it can be batched with others; not an error."""
-
-    def __init__(self, call: ForwardCall) -> None:
-        super().__init__("the output of a network is needed")
-        self.call = call
-
-    @staticmethod
-    def forward(network: nn.Module, *args: Any, **kwargs: Any) -> Any:
-        """Raise the request, in place of the network's own `forward`."""
-        raise ForwardRequest(ForwardCall(network, args, kwargs))
-
-
-class BatchedNetworks:
-    """Networks of one architecture, computed with one `vmap` call.
-
-    Their weights become views into stacked tensors, so that in-place writes (by an optimizer, a soft update or
-    `load_state_dict`) reach the stack.
-    """
-
-    def __init__(self, networks: Sequence[nn.Module]) -> None:
-        self._rows = {id(network): row for row, network in enumerate(networks)}
-        self._template = copy.deepcopy(networks[0]).to("meta").eval()
-        self._values = {
-            **_stack([dict(network.named_parameters()) for network in networks]),
-            **_stack([dict(network.named_buffers()) for network in networks]),
-        }
-        self._can_batch = True
-
-    @staticmethod
-    def key(network: nn.Module) -> Any:
-        """Return a value that is equal for networks that can be batched."""
-        layout = tuple((name, value.shape, value.dtype) for name, value in network.state_dict().items())
-        return type(network), repr(network), layout
-
-    def forward(self, calls: Sequence[ForwardCall]) -> list[Any]:
-        """Return the output of each call, computed in one batch if there are enough of them."""
-        if self._can_batch and len(calls) >= max(MIN_BATCH, len(self._rows) // 2) and _same_form(calls):
-            try:
-                return self._forward_batched(calls)
-            except Exception as error:  # torch.func may refuse another library's code in many ways
-                self._can_batch = False
-                warnings.warn(f"{type(calls[0].network).__name__} is computed one by one: {error}", stacklevel=2)
-        return [call.network.forward(*call.args, **call.kwargs) for call in calls]
-
-    def _forward_batched(self, calls: Sequence[ForwardCall]) -> list[Any]:
-        rows = [self._rows[id(call.network)] for call in calls]
-        example = calls[0]
-        batches = []
-        for position, argument in enumerate(example.args):
-            if isinstance(argument, Tensor):
-                batch = argument.new_zeros(len(self._rows), *argument.shape)
-                for row, call in zip(rows, calls, strict=True):
-                    batch[row] = call.args[position]
-                batches.append(batch)
-
-        def forward_one(values: dict[str, Tensor], *tensors: Tensor) -> Any:
-            remaining = iter(tensors)
-            args = tuple(next(remaining) if isinstance(argument, Tensor) else argument for argument in example.args)
-            return functional_call(self._template, values, args, dict(example.kwargs))
-
-        in_dims = (0, *[0] * len(batches))
-        outputs = torch.vmap(forward_one, in_dims=in_dims, randomness="different")(self._values, *batches)
-        return [tree_map(lambda output, row=row: output[row], outputs) for row in rows]
-
-
-def _stack(tensors_per_network: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
-    """Return (N, …) tensors by name, and make the given tensors views into them."""
-    stacked = {}
-    for name in tensors_per_network[0]:
-        stack = torch.stack([tensors[name].detach() for tensors in tensors_per_network])
-        for row, tensors in enumerate(tensors_per_network):
-            tensors[name].data = stack[row]
-        stacked[name] = stack
-    return stacked
-
-
-def _same_form(calls: Sequence[ForwardCall]) -> bool:
-    """Return True if calls differ in the values of positional tensors only."""
-
-    def form(call: ForwardCall) -> Any:
-        return [value.shape if isinstance(value, Tensor) else value for value in call.args], call.kwargs
-
-    tensor_kwargs = any(isinstance(value, Tensor) for value in calls[0].kwargs.values())
-    return not tensor_kwargs and all(form(call) == form(calls[0]) for call in calls[1:])
+    def __call__(self, mode: bool = True) -> nn.Module:
+        for part in self._modules:
+            part.__dict__["training"] = mode
+        return self._modules[0]
 
 
 # -- sorrel's worlds: the same results in less time --------------------------------------------------------------------
@@ -515,7 +320,7 @@ class Encoder:
             self._tables[id(appearances)] = table
         column_of, columns = table
         seen = [column_of[entity.kind] for entity in region.ravel().tolist()]
-        total: Array = columns.take(seen, axis=1).reshape(channels, *region.shape).sum(axis=-1)
+        total: Array = np.add.reduce(columns.take(seen, axis=1).reshape(channels, *region.shape), axis=-1)
         return total
 
 

@@ -13,7 +13,13 @@ import pytest
 import torch
 
 from parallel_agents.core.errors import ConfigError, ContractError, LearnerError, WorkerDied
-from parallel_agents.env.adapters.sorrel import Encoder, ParallelEnvironment, copy_shallowly, parallelize
+from parallel_agents.env.adapters.sorrel import (
+    Encoder,
+    ModeSwitch,
+    ParallelEnvironment,
+    copy_shallowly,
+    parallelize,
+)
 from tests.env.adapters import fake_sorrel
 from tests.env.adapters.fake_sorrel import Gems, Model, RolloutBuffer, World
 
@@ -59,13 +65,14 @@ def test_our_class_is_between_the_game_and_the_framework() -> None:
         types.new_class("Nothing", types.resolve_bases((ParallelEnvironment,)))
 
 
-@pytest.mark.parametrize(
-    "given", [{"async_learning": False}, {"enabled": False}, {"policy_lag": 0}, {"backend": "inline"}]
-)
+@pytest.mark.parametrize("given", [{}, {"enabled": False, "backend": "process"}, {"backend": "inline"}])
 def test_inline_training_gives_the_results_of_sorrel_bit_for_bit(given: dict[str, Any]) -> None:
-    theirs, ours = played(Gems, config()), played(Fast, config(**given))
+    logs: tuple[list[Any], list[Any]] = [], []
+    theirs, ours = played(Gems, config(), logs[0]), played(Fast, config(**given), logs[1])
     assert equal(theirs, ours)
     assert theirs.log == ours.log
+    assert logs[0] == logs[1]
+    assert len(logs[1]) == 4 * 12  # the record of every turn
     assert len(ours.log) == 4  # sorrel's own count of epochs
     assert ours.train_steps == 4 * 5
     for a, b in zip(theirs.agents, ours.agents, strict=True):
@@ -74,7 +81,7 @@ def test_inline_training_gives_the_results_of_sorrel_bit_for_bit(given: dict[str
 
 
 def test_background_training_does_every_training_and_acting_is_one_behind(nothing_left: None) -> None:
-    ours = played(Fast, config())
+    ours = played(Fast, config(backend="process"))
     assert ours.train_steps == 4 * 5
     assert [agent.model.trained for agent in ours.agents] == [4] * 5
     assert all(agent.model.optimizer.state_dict()["state"] for agent in ours.agents)
@@ -83,46 +90,35 @@ def test_background_training_does_every_training_and_acting_is_one_behind(nothin
     assert ours.agents[0].model.epsilon == pytest.approx(0.3 * 0.9**4)
     assert ours.log[0][1] == 0.0
     assert all(loss > 0.0 for _, loss, *_ in ours.log[1:])
-    assert "forward" not in vars(ours.agents[0].model.qnetwork_local)
 
 
 def test_train_interval_reduces_the_number_of_trainings() -> None:
     assert played(Fast, config(train_interval=2)).train_steps == 2 * 5
-    assert played(Fast, config(train_interval=2, async_learning=False)).train_steps == 2 * 5
+    assert played(Fast, config(train_interval=2, backend="process")).train_steps == 2 * 5
 
 
-def test_simultaneous_turns_batch_the_networks_and_choose_the_same_actions() -> None:
-    logger: list[Any] = []
-    given = {"turn_order": "simultaneous", "async_learning": False}
-    together = played(Fast, config(**given), logger)
-    assert len(logger) == 48
-    assert logger[-1][:2] == (3, 12)
-    assert together.train_steps == 20
-    batch = next(iter(together._adapter.batches.values()))
-    assert batch._can_batch
-
-    for agent in together.agents:
-        agent.model.epsilon = 0.0
-    for _ in range(5):
-        together.take_turn()
-        states = [agent.pov(together.world) for agent in together.agents]
-        apart = [agent.get_action(state) for agent, state in zip(together.agents, states, strict=True)]
-        assert together._choose_actions(together.agents, states) == apart  # from the weights as they are after training
+def test_a_network_switches_its_mode_with_all_its_parts_and_so_does_a_copy_of_it() -> None:
+    network = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Sequential(torch.nn.Dropout(0.5)))
+    ModeSwitch.install(network)
+    twin = copy.deepcopy(network)
+    assert network.eval() is network
+    assert not any(part.training for part in network.modules())
+    assert all(part.training for part in twin.modules())
+    twin.eval()
+    network.train()
+    assert all(part.training for part in network.modules())
+    assert not any(part.training for part in twin.modules())
 
 
-def test_an_overridden_transition_is_called() -> None:
-    class Own(fake_sorrel.Collector):
-        def transition(self, world: Any) -> None:
-            self.steps = getattr(self, "steps", 0) + 1
-            super().transition(world)
+def test_a_network_with_a_train_of_its_own_keeps_it() -> None:
+    class Frozen(torch.nn.Linear):
+        def train(self, mode: bool = True) -> Frozen:
+            return super().train(False)
 
-    class Mixed(Gems):
-        def setup_agents(self) -> None:
-            super().setup_agents()
-            self.agents[1].__class__ = Own
-
-    game = played(parallelize(Mixed), config(turn_order="simultaneous"))
-    assert game.agents[1].steps == 48
+    network = torch.nn.Sequential(Frozen(2, 2))
+    ModeSwitch.install(network)
+    network.train()
+    assert not network[0].training
 
 
 def test_an_error_in_training_raises_in_the_main_thread(nothing_left: None) -> None:
@@ -134,7 +130,7 @@ def test_an_error_in_training_raises_in_the_main_thread(nothing_left: None) -> N
         model_type = Bad
 
     with pytest.raises(LearnerError, match=r"train_step\(\) of agent_0 raised ArithmeticError: no such gradient"):
-        played(parallelize(Broken), config())
+        played(parallelize(Broken), config(backend="process"))
 
 
 def test_on_policy_models_train_inline() -> None:
@@ -146,7 +142,7 @@ def test_on_policy_models_train_inline() -> None:
     class Rollouts(Gems):
         model_type = OnPolicy
 
-    assert equal(played(parallelize(Rollouts), config()), played(Rollouts, config()))
+    assert equal(played(parallelize(Rollouts), config(backend="process")), played(Rollouts, config()))
 
 
 def test_a_game_with_its_own_run_experiment_warns_and_trains_inline() -> None:
@@ -160,21 +156,23 @@ def test_a_game_with_its_own_run_experiment_warns_and_trains_inline() -> None:
                     agent.model.train_step()
 
     with pytest.warns(UserWarning, match=r"FastOwnLoop has a run_experiment\(\) of its own"):
-        game = played(parallelize(OwnLoop), config(turn_order="simultaneous"))
+        game = played(parallelize(OwnLoop), config(backend="process"))
     assert [agent.model.trained for agent in game.agents] == [2] * 5
 
 
 def test_unsupported_settings_raise() -> None:
-    with pytest.raises(ConfigError, match=r"parallel\.backend is 'thread'.*by a process or inline"):
+    with pytest.raises(ConfigError, match=r"parallel\.backend is 'thread'.*inline or by a process"):
         played(Fast, config(backend="thread"))
-    with pytest.raises(ConfigError, match=r"policy_lag is 2 .* at most one training behind"):
+    with pytest.raises(ConfigError, match=r"policy_lag is 2 .* act one training behind"):
         played(Fast, config(policy_lag=2))
+    with pytest.raises(ConfigError, match="turn_order is 'simultaneous': sorrel's agents act one after the other"):
+        played(Fast, config(turn_order="simultaneous"))
     with pytest.raises(ConfigError, match=r"unknown key parallel\.turn_ordr; did you mean parallel\.turn_order"):
         played(Fast, config(turn_ordr="sequential"))
 
 
 def test_a_background_run_can_be_repeated(nothing_left: None) -> None:
-    one, other = played(Fast, config()), played(Fast, config())
+    one, other = (played(Fast, config(backend="process")) for _ in range(2))
     assert equal(one, other)
     assert one.log == other.log
 
@@ -188,7 +186,7 @@ def test_a_learner_process_that_dies_ends_the_run(nothing_left: None) -> None:
         model_type = Dying
 
     with pytest.raises(WorkerDied, match="learner-sorrel"):
-        played(parallelize(Broken), config())
+        played(parallelize(Broken), config(backend="process"))
 
 
 def test_copies_of_an_entity_share_only_what_cannot_change() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -93,8 +93,11 @@ LEARNING = [treasurehunt, treasurehunt_threadsafe, cleanup, tag, iowa]
 
 
 @pytest.fixture(autouse=True)
-def _repeatable(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Fix the seeds that games take from the system, and keep chess from asking a server."""
+def _repeatable(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Fix the seeds that games take from the system, keep chess from asking a server, and torch to one thread.
+
+    With more threads than free cores these small networks take many times as long.
+    """
     import requests
 
     def refuse(*_: Any, **__: Any) -> None:
@@ -102,6 +105,10 @@ def _repeatable(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(torch.random, "seed", lambda: 5)
     monkeypatch.setattr(requests, "post", refuse)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
 
 
 def played(make: Make, wrap: Callable[[type], type], folder: Path, **parallel: Any) -> tuple[Any, list[float]]:
@@ -137,7 +144,7 @@ def weights(game: Any) -> dict[str, torch.Tensor]:
 @pytest.mark.parametrize("make", [*LEARNING, chess])
 def test_inline_training_gives_sorrels_results_bit_for_bit(make: Make, tmp_path: Path) -> None:
     theirs, their_rewards = played(make, same, tmp_path)
-    ours, our_rewards = played(make, parallelize, tmp_path, async_learning=False)
+    ours, our_rewards = played(make, parallelize, tmp_path)
     assert our_rewards == their_rewards
     assert len(our_rewards) == 4
     assert weights(ours).keys() == weights(theirs).keys()
@@ -150,8 +157,8 @@ def test_inline_training_gives_sorrels_results_bit_for_bit(make: Make, tmp_path:
 @pytest.mark.parametrize("make", [treasurehunt, cleanup, tag])
 def test_background_training_does_as_many_updates_and_can_be_repeated(make: Make, tmp_path: Path) -> None:
     theirs, _ = played(make, same, tmp_path)
-    ours, rewards = played(make, parallelize, tmp_path)
-    again, same_rewards = played(make, parallelize, tmp_path)
+    ours, rewards = played(make, parallelize, tmp_path, backend="process")
+    again, same_rewards = played(make, parallelize, tmp_path, backend="process")
     assert updates(ours) == updates(theirs)
     assert min(updates(ours)) > 0
     assert rewards == same_rewards
@@ -175,7 +182,7 @@ def updates(game: Any) -> list[int]:
 )
 def test_games_that_cannot_train_in_the_background_say_why(make: Make, reason: str, tmp_path: Path) -> None:
     with pytest.warns(UserWarning, match=f"{reason}.*training stays inline"):
-        played(make, parallelize, tmp_path)
+        played(make, parallelize, tmp_path, backend="process")
 
 
 @pytest.mark.parametrize("make", [treasurehunt, cleanup, tag, iowa])
@@ -193,9 +200,3 @@ def test_fast_observations_equal_sorrels_own(make: Make) -> None:
             assert np.array_equal(
                 Encoder()(region, appearances, channels), visual_field._build_one_hot(region, appearances, channels)
             )
-
-
-def test_simultaneous_turns_run(tmp_path: Path) -> None:
-    game, rewards = played(treasurehunt, parallelize, tmp_path, turn_order="simultaneous")
-    assert game.train_steps == 4 * 5
-    assert len(rewards) == 4
