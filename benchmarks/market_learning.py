@@ -6,8 +6,8 @@
 worlds       100 worlds compared with one, on unseen worlds and an unseen type
 importance   batches with more crisis parents compared with uniform batches
 
-Ten paired seeds each, every two of them in a process of their own. Stores results/market_learning.json, from which
-`python -m benchmarks.tables` writes the table of docs/market.md.
+Ten paired seeds each, two at a time in a process, and as many processes as cores. Stores results/market_learning.json,
+from which `python -m benchmarks.tables` writes the table of docs/market.md.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import json
 import multiprocessing
+import os
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -39,7 +40,7 @@ def main() -> None:
     options.add_argument("--seeds", type=int, default=10)
     options.add_argument("--worlds", type=int, default=100)
     options.add_argument("--epochs", type=int, default=150)
-    options.add_argument("--episodes", type=int, default=500)
+    options.add_argument("--episodes", type=int, default=300)
     chosen = options.parse_args()
     if chosen.seeds % 2:
         options.error("--seeds: give an even number, as every process trains two")
@@ -54,25 +55,20 @@ def main() -> None:
         threads=1,
     )
     studies = list(COMPARED) if chosen.what == "both" else [chosen.what]
-    ways = sorted({way for what in studies for way in COMPARED[what]})
+    ways = list(dict.fromkeys(way for what in studies for way in COMPARED[what]))
     parts = [replace(study, first_seed=first, seeds=2) for first in range(0, study.seeds, 2)]
-    with ProcessPoolExecutor(len(parts) * len(ways) + 1, multiprocessing.get_context("spawn")) as pool:
-        started = {way: [pool.submit(part.train, way) for part in parts] for way in ways}
-        baselines = pool.submit(play_baselines, study).result()
-        trained = {way: [seed for future in futures for seed in future.result()] for way, futures in started.items()}
-    where = provenance()
     setting = f"{study.algorithm}, {study.worlds} worlds, {study.epochs} epochs, {study.seeds} seeds"
-    found = {
-        f"{what} ({setting})": {
-            "measured": measured([where]),
-            **where,
-            **compare_ways(study, what, trained, baselines).as_dict(),
-        }
-        for what in studies
-    }
-    print(json.dumps(found), flush=True)
-    known = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
-    RESULTS.write_text(json.dumps(known | found, indent=1) + "\n")
+    where = provenance()
+    with ProcessPoolExecutor(os.cpu_count(), multiprocessing.get_context("spawn")) as pool:
+        baselines = pool.submit(play_baselines, study)
+        started = {way: [pool.submit(part.train, way) for part in parts] for way in ways}
+        for what in studies:  # stored one after the other: a study that is stopped keeps what is finished
+            trained = {way: [seed for future in started[way] for seed in future.result()] for way in COMPARED[what]}
+            compared = compare_ways(study, what, trained, baselines.result())
+            found = {f"{what} ({setting})": {"measured": measured([where]), **where, **compared.as_dict()}}
+            print(json.dumps(found), flush=True)
+            known = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
+            RESULTS.write_text(json.dumps(known | found, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -223,7 +223,7 @@ def fit_creatives(ads: AdHistory) -> Creatives:
     by_creative = np.bincount(ads.creative, ads.clicks, count)
     by_position = np.bincount(ads.position, ads.clicks, places)
     positions = fit.block(count, np.eye(places)[:, 1:])
-    fatigue = fit.estimate(-1, count=ads.clicks.sum(), source="clicks by impressions per user that are not yet forgotten")
+    fatigue = fit.estimate(-1, count=ads.clicks.sum(), source="clicks by remembered impressions per user")
     relative = fit.values[:count] - np.log(np.exp(fit.values[:count]).mean())
     # impressions are won more often with better creatives; the auctions of a day were entered with all of them alike
     live = np.zeros((*ads.auctions.shape, count))
