@@ -308,8 +308,7 @@ def evaluate_bidder(options: Evaluate) -> None:
         profit = environment.config.world["objective"] == "profit"
         rewards = {name: one.profit[:, 0] if profit else one.by_world for name, one in results.items()}
         if options.plot is not None:
-            pacer = bidders["pid pacer"]
-            shown = {"trained": bidders["trained"], "pid pacer": pacer, "oracle": oracle(market, 0, pacer)}
+            shown = {name: bidders[name] for name in ("trained", "pid pacer")} | {"oracle": oracle(market, 0, bidders)}
             market_plots.pacing_of_a_day(market, shown, options.plot)
     panels = market_plots.baseline_panels(results, unseen)
     if (curve := market_plots.learning_curve(options.run_dir, rewards)) is not None:

@@ -246,8 +246,10 @@ def best_pacer(market: MarketWorlds, epochs: Sequence[int], constant: Constant) 
     return best
 
 
-def oracle(market: MarketWorlds, epoch: int, pacer: PIDPacer, *, generations: int = 6) -> Oracle:
-    """Return the oracle of every world for the budget and target of an episode: cross-entropy search from a pacer."""
+def oracle(market: MarketWorlds, epoch: int, baselines: Mapping[str, Bidder], *, generations: int = 6) -> Oracle:
+    """Return the oracle of every world for the budget and target of an episode: cross-entropy search from the pacer."""
+    pacer = baselines["pid pacer"]
+    assert isinstance(pacer, PIDPacer)
     market.reset(epoch)
     given = market.budget, market.target
     market.budget, market.target = market.parameters.budget.copy(), market.parameters.target.copy()
@@ -296,9 +298,7 @@ def compare_baselines(
 ) -> dict[str, Played]:
     """Return the results of baselines, and of the oracle, in the same episodes of a market's worlds."""
     results = {name: play(market, bidder, epochs) for name, bidder in baselines.items()}
-    pacer = baselines["pid pacer"]
-    assert isinstance(pacer, PIDPacer)
-    known = [play(market, oracle(market, epoch, pacer, generations=generations), [epoch]) for epoch in epochs]
+    known = [play(market, oracle(market, epoch, baselines, generations=generations), [epoch]) for epoch in epochs]
     columns = {f.name: np.hstack([getattr(one, f.name) for one in known]) for f in fields(Played)}
     results["oracle"] = Played(**columns)
     return results

@@ -170,7 +170,7 @@ class Study:
 
 def compare_ways(
     study: Study,
-    what: Literal["worlds", "importance"],
+    what: str,
     trained: Mapping[str, list[list[Played]]],
     baselines: Sequence[Mapping[str, Played]],
 ) -> Comparison:
@@ -200,7 +200,7 @@ def play_baselines(study: Study) -> list[dict[str, Played]]:
     return results
 
 
-def run_study(study: Study, what: Literal["worlds", "importance"]) -> Comparison:
+def run_study(study: Study, what: str) -> Comparison:
     """Train both ways, play the baselines, and compare."""
     return compare_ways(study, what, {way: study.train(way) for way in COMPARED[what]}, play_baselines(study))
 
