@@ -16,17 +16,25 @@ import argparse
 import json
 import multiprocessing
 import os
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
+
 from benchmarks.run import provenance
 from benchmarks.tables import measured
+from parallel_agents.core.types import Array, EpochStats
+from parallel_agents.market.baselines import Played
 from parallel_agents.market.compare import COMPARED, Study, compare_ways, play_baselines
 from parallel_agents.market.pattern_source import load_patterns
 from parallel_agents.market.world_types import WorldType
+from parallel_agents.tracking.callbacks import BaseCallback
+from parallel_agents.tracking.plots import new_figure, save_figure
 
 RESULTS = Path(__file__).parent / "results" / "market_learning.json"
+PICTURES = Path(__file__).parents[1] / "docs" / "images"
 PATTERNS = Path(__file__).parent / "market_patterns.json"
 """Patterns of a sample export, stored, so that figures stay comparable when discovery changes."""
 
@@ -61,14 +69,48 @@ def main() -> None:
     where = provenance()
     with ProcessPoolExecutor(os.cpu_count(), multiprocessing.get_context("spawn")) as pool:
         baselines = pool.submit(play_baselines, study)
-        started = {way: [pool.submit(part.train, way) for part in parts] for way in ways}
+        started = {way: [pool.submit(_train, part, way) for part in parts] for way in ways}
         for what in studies:  # stored one after the other: a study that is stopped keeps what is finished
-            trained = {way: [seed for future in started[way] for seed in future.result()] for way in COMPARED[what]}
-            compared = compare_ways(study, what, trained, baselines.result())
-            found = {f"{what} ({setting})": {"measured": measured([where]), **where, **compared.as_dict()}}
-            print(json.dumps(found), flush=True)
+            done = {way: [future.result() for future in started[way]] for way in COMPARED[what]}
+            trained = {way: [seed for results, _ in part for seed in results] for way, part in done.items()}
+            curves = {way: np.hstack([curve for _, curve in part]).T.tolist() for way, part in done.items()}
+            compared = compare_ways(study, what, trained, baselines.result()).as_dict()
+            found = {f"{what} ({setting})": {"measured": measured([where]), **where, **compared, "curves": curves}}
+            print(json.dumps(compared), flush=True)
             known = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
             RESULTS.write_text(json.dumps(known | found, indent=1) + "\n")
+            _draw(PICTURES / f"market_{what}.png", compared["baselines"], curves)
+
+
+class _Curve(BaseCallback):
+    """Keeps the rewards (seeds,) of every epoch: the mean expected score in the worlds of the training."""
+
+    def __init__(self) -> None:
+        self.rewards: list[Array] = []
+
+    def on_epoch(self, stats: EpochStats) -> None:
+        self.rewards.append(stats.rewards.round(3))
+
+
+def _train(study: Study, way: str) -> tuple[list[list[Played]], Array]:
+    """Train a part of a study; return its results and its rewards (epochs, seeds)."""
+    curve = _Curve()
+    return study.train(way, [curve]), np.array(curve.rewards)
+
+
+def _draw(out: Path, baselines: Mapping[str, Sequence[float]], curves: Mapping[str, Sequence[Sequence[float]]]) -> None:
+    """Draw the rewards of all seeds by epoch, beside the scores of the baselines in unseen worlds."""
+    figure = new_figure(8.0, 4.5)
+    axes = figure.subplots()
+    for i, (way, rows) in enumerate(curves.items()):
+        axes.plot(np.transpose(rows), color=f"C{i}", alpha=0.2, linewidth=0.7)
+        axes.plot(np.mean(rows, axis=0), color=f"C{i}", label=f"trained, {way}")
+    for i, (name, (mean, *_)) in enumerate(baselines.items()):
+        axes.axhline(mean, color=f"C{len(curves) + i}", linestyle="--", linewidth=1.0, label=f"{name}, unseen worlds")
+    axes.set(xlabel="epoch", ylabel="score while learning (with exploration)")
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.legend(frameon=False, fontsize="small")
+    save_figure(figure, out)
 
 
 if __name__ == "__main__":

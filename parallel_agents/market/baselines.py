@@ -193,7 +193,7 @@ def play(market: MarketWorlds, bidder: Bidder, epochs: Iterable[int]) -> Played:
     return Played(*(np.array(column).T for column in zip(*rows, strict=True)))
 
 
-def best_constant(market: MarketWorlds, epochs: Sequence[int], *, per_campaign: bool = True) -> Constant:
+def best_constant(market: MarketWorlds, epochs: Sequence[int]) -> Constant:
     """Return the constant of the highest mean score: alpha, then creative, then alpha of each campaign, twice."""
     best, top = Constant(ALPHAS[0]), -np.inf
 
@@ -208,7 +208,7 @@ def best_constant(market: MarketWorlds, epochs: Sequence[int], *, per_campaign: 
     for creative in range(1, market.creatives):
         attempt(replace(best, creative=creative))
     alphas = np.full(market.campaigns, float(np.asarray(best.alpha).max()))
-    for _ in range(2 if per_campaign else 0):
+    for _ in range(2):
         for j in range(market.campaigns):
             for factor in _FACTORS:
                 changed = alphas.copy()

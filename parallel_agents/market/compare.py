@@ -25,6 +25,7 @@ from parallel_agents.market.simulation import MarketWorlds
 from parallel_agents.market.trained import TrainedBidder
 from parallel_agents.market.world_types import WorldType
 from parallel_agents.market.world_variants import create_world_variants, default_distribution
+from parallel_agents.tracking.callbacks import Callback
 from parallel_agents.tracking.statistics import Interval, mean_interval
 
 Floats = NDArray[np.float64]
@@ -150,10 +151,10 @@ class Study:
             create_world_variants(self.patterns, self.episodes, mix, seed=UNSEEN_SEED), threads=self.threads
         )
 
-    def train(self, way: str) -> list[list[Played]]:
+    def train(self, way: str, callbacks: Sequence[Callback] = ()) -> list[list[Played]]:
         """Train every seed in a way of `WAYS`; return its results in the first episode of each market of `kinds`."""
         environment = self.environment(WAYS[way])
-        environment.run_experiment()
+        environment.run_experiment(callbacks=callbacks)
         bidders = [TrainedBidder.of(replica) for replica in environment.prepare().environments]
         results: list[list[Played]] = [[] for _ in bidders]
         for kind in self.kinds:

@@ -62,7 +62,7 @@ def test_the_pacer_spends_the_budget_evenly_and_the_cap_binds():
 def test_the_oracle_knows_what_a_common_constant_cannot():
     """With the same target, a dear world needs a high bid, and a cheap one a low bid."""
     with MarketWorlds(priced_worlds(), threads=1, auctions_per_step=20, budget=50.0, target=1.2) as market:
-        common = best_constant(market, [0, 1], per_campaign=False)
+        common = best_constant(market, [0, 1])
         known = oracle(market, 5, {"pid pacer": PIDPacer(start=0.5, cap=1.0)}, generations=4)
         assert market.budget == 50.0  # as before
         gain = play(market, known, [5]).score.mean() / play(market, common, [5]).score.mean()
