@@ -6,7 +6,7 @@
 worlds       100 worlds compared with one, on unseen worlds and an unseen type
 importance   batches with more crisis parents compared with uniform batches
 
-Ten paired seeds each, two at a time in a process, and as many processes as cores. Stores results/market_learning.json,
+Ten paired seeds each, two in a process of their own, and as many processes at once as cores. Stores results/market_learning.json,
 from which `python -m benchmarks.tables` writes the table of docs/market.md.
 """
 
@@ -47,7 +47,7 @@ def main() -> None:
     options.add_argument("--algo", choices=("ppo", "dqn"), default="ppo")
     options.add_argument("--seeds", type=int, default=10)
     options.add_argument("--worlds", type=int, default=100)
-    options.add_argument("--epochs", type=int, default=150)
+    options.add_argument("--epochs", type=int, default=100)
     options.add_argument("--episodes", type=int, default=300)
     chosen = options.parse_args()
     if chosen.seeds % 2:
@@ -66,15 +66,14 @@ def main() -> None:
     ways = list(dict.fromkeys(way for what in studies for way in COMPARED[what]))
     parts = [replace(study, first_seed=first, seeds=2) for first in range(0, study.seeds, 2)]
     setting = f"{study.algorithm}, {study.worlds} worlds, {study.epochs} epochs, {study.seeds} seeds"
-    where = provenance()
-    with ProcessPoolExecutor(os.cpu_count(), multiprocessing.get_context("spawn")) as pool:
+    with ProcessPoolExecutor(os.cpu_count(), multiprocessing.get_context("spawn"), max_tasks_per_child=1) as pool:
         baselines = pool.submit(play_baselines, study)
         started = {way: [pool.submit(_train, part, way) for part in parts] for way in ways}
         for what in studies:  # stored one after the other: a study that is stopped keeps what is finished
             done = {way: [future.result() for future in started[way]] for way in COMPARED[what]}
             trained = {way: [seed for results, _ in part for seed in results] for way, part in done.items()}
             curves = {way: np.hstack([curve for _, curve in part]).T.tolist() for way, part in done.items()}
-            compared = compare_ways(study, what, trained, baselines.result()).as_dict()
+            compared, where = compare_ways(study, what, trained, baselines.result()).as_dict(), provenance()
             found = {f"{what} ({setting})": {"measured": measured([where]), **where, **compared, "curves": curves}}
             print(json.dumps(compared), flush=True)
             known = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
