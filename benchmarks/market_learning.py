@@ -6,8 +6,9 @@
 worlds       100 worlds compared with one, on unseen worlds and an unseen type
 importance   batches with more crisis parents compared with uniform batches
 
-Ten paired seeds each, two in a process of their own, and as many processes at once as cores. Stores results/market_learning.json,
-from which `python -m benchmarks.tables` writes the table of docs/market.md.
+Ten paired seeds each, two in a process of their own, and as many processes at once as cores. Stores
+results/market_learning.json, from which `python -m benchmarks.tables` writes the table of docs/market.md, and pictures
+of the learning curves in docs/images.
 """
 
 from __future__ import annotations
