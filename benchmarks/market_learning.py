@@ -48,8 +48,8 @@ def main() -> None:
     options.add_argument("--algo", choices=("ppo", "dqn"), default="ppo")
     options.add_argument("--seeds", type=int, default=10)
     options.add_argument("--worlds", type=int, default=100)
-    options.add_argument("--epochs", type=int, default=100)
-    options.add_argument("--episodes", type=int, default=300)
+    options.add_argument("--epochs", type=int, default=60)
+    options.add_argument("--episodes", type=int, default=200)
     chosen = options.parse_args()
     if chosen.seeds % 2:
         options.error("--seeds: give an even number, as every process trains two")
