@@ -165,7 +165,7 @@ class HiddenMarket:
     month: Floats = _array(1.15, 1.0, 0.95, 0.9, 0.85, 0.8, 0.75, 0.95, 1.15, 1.1, 1.2, 1.2)
     week_mix: float = 0.7  # amplitude of the weekly shifts of the segment mix, log scale
     week_ios: float = 0.35
-    week_conversion: float = 0.5
+    week_conversion: float = 0.7
     week_value: float = 0.3
     week_delay: float = 0.35
     rivals: Rivals = Rivals()
