@@ -6,8 +6,9 @@
 worlds       100 worlds compared with one, on unseen worlds and an unseen type
 importance   batches with more crisis parents compared with uniform batches
 
-Ten paired seeds each, every two of them in a process of their own. Stores results/market_learning.json, from which
-`python -m benchmarks.tables` writes the table of docs/market.md.
+Ten paired seeds each, two in a process of their own, and as many processes at once as cores. Stores
+results/market_learning.json, from which `python -m benchmarks.tables` writes the table of docs/market.md, and pictures
+of the learning curves in docs/images.
 """
 
 from __future__ import annotations
@@ -15,17 +16,26 @@ from __future__ import annotations
 import argparse
 import json
 import multiprocessing
+import os
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
+
 from benchmarks.run import provenance
 from benchmarks.tables import measured
+from parallel_agents.core.types import Array, EpochStats
+from parallel_agents.market.baselines import Played
 from parallel_agents.market.compare import COMPARED, Study, compare_ways, play_baselines
 from parallel_agents.market.pattern_source import load_patterns
 from parallel_agents.market.world_types import WorldType
+from parallel_agents.tracking.callbacks import BaseCallback
+from parallel_agents.tracking.plots import new_figure, save_figure
 
 RESULTS = Path(__file__).parent / "results" / "market_learning.json"
+PICTURES = Path(__file__).parents[1] / "docs" / "images"
 PATTERNS = Path(__file__).parent / "market_patterns.json"
 """Patterns of a sample export, stored, so that figures stay comparable when discovery changes."""
 
@@ -38,8 +48,8 @@ def main() -> None:
     options.add_argument("--algo", choices=("ppo", "dqn"), default="ppo")
     options.add_argument("--seeds", type=int, default=10)
     options.add_argument("--worlds", type=int, default=100)
-    options.add_argument("--epochs", type=int, default=150)
-    options.add_argument("--episodes", type=int, default=500)
+    options.add_argument("--epochs", type=int, default=60)
+    options.add_argument("--episodes", type=int, default=200)
     chosen = options.parse_args()
     if chosen.seeds % 2:
         options.error("--seeds: give an even number, as every process trains two")
@@ -54,25 +64,53 @@ def main() -> None:
         threads=1,
     )
     studies = list(COMPARED) if chosen.what == "both" else [chosen.what]
-    ways = sorted({way for what in studies for way in COMPARED[what]})
+    ways = list(dict.fromkeys(way for what in studies for way in COMPARED[what]))
     parts = [replace(study, first_seed=first, seeds=2) for first in range(0, study.seeds, 2)]
-    with ProcessPoolExecutor(len(parts) * len(ways) + 1, multiprocessing.get_context("spawn")) as pool:
-        started = {way: [pool.submit(part.train, way) for part in parts] for way in ways}
-        baselines = pool.submit(play_baselines, study).result()
-        trained = {way: [seed for future in futures for seed in future.result()] for way, futures in started.items()}
-    where = provenance()
     setting = f"{study.algorithm}, {study.worlds} worlds, {study.epochs} epochs, {study.seeds} seeds"
-    found = {
-        f"{what} ({setting})": {
-            "measured": measured([where]),
-            **where,
-            **compare_ways(study, what, trained, baselines).as_dict(),
-        }
-        for what in studies
-    }
-    print(json.dumps(found), flush=True)
-    known = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
-    RESULTS.write_text(json.dumps(known | found, indent=1) + "\n")
+    with ProcessPoolExecutor(os.cpu_count(), multiprocessing.get_context("spawn"), max_tasks_per_child=1) as pool:
+        baselines = pool.submit(play_baselines, study)
+        started = {way: [pool.submit(_train, part, way) for part in parts] for way in ways}
+        for what in studies:  # stored one after the other: a study that is stopped keeps what is finished
+            done = {way: [future.result() for future in started[way]] for way in COMPARED[what]}
+            trained = {way: [seed for results, _ in part for seed in results] for way, part in done.items()}
+            curves = {way: np.hstack([curve for _, curve in part]).T.tolist() for way, part in done.items()}
+            compared, where = compare_ways(study, what, trained, baselines.result()).as_dict(), provenance()
+            found = {f"{what} ({setting})": {"measured": measured([where]), **where, **compared, "curves": curves}}
+            print(json.dumps(compared), flush=True)
+            known = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
+            RESULTS.write_text(json.dumps(known | found, indent=1) + "\n")
+            _draw(PICTURES / f"market_{what}.png", compared["baselines"], curves)
+
+
+class _Curve(BaseCallback):
+    """Keeps the rewards (seeds,) of every epoch: the mean expected score in the worlds of the training."""
+
+    def __init__(self) -> None:
+        self.rewards: list[Array] = []
+
+    def on_epoch(self, stats: EpochStats) -> None:
+        self.rewards.append(stats.rewards.round(3))
+
+
+def _train(study: Study, way: str) -> tuple[list[list[Played]], Array]:
+    """Train a part of a study; return its results and its rewards (epochs, seeds)."""
+    curve = _Curve()
+    return study.train(way, [curve]), np.array(curve.rewards)
+
+
+def _draw(out: Path, baselines: Mapping[str, Sequence[float]], curves: Mapping[str, Sequence[Sequence[float]]]) -> None:
+    """Draw the rewards of all seeds by epoch, beside the scores of the baselines in unseen worlds."""
+    figure = new_figure(8.0, 4.5)
+    axes = figure.subplots()
+    for i, (way, rows) in enumerate(curves.items()):
+        axes.plot(np.transpose(rows), color=f"C{i}", alpha=0.2, linewidth=0.7)
+        axes.plot(np.mean(rows, axis=0), color=f"C{i}", label=f"trained, {way}")
+    for i, (name, (mean, *_)) in enumerate(baselines.items()):
+        axes.axhline(mean, color=f"C{len(curves) + i}", linestyle="--", linewidth=1.0, label=f"{name}, unseen worlds")
+    axes.set(xlabel="epoch", ylabel="score while learning (with exploration)")
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.legend(frameon=False, fontsize="small")
+    save_figure(figure, out)
 
 
 if __name__ == "__main__":

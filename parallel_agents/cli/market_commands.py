@@ -305,12 +305,10 @@ def evaluate_bidder(options: Evaluate) -> None:
     with MarketWorlds(unseen, **goals) as market:  # type: ignore[arg-type]
         progress.write(f"playing {options.episodes} unseen worlds")
         results = compare_baselines(bidders, market, [0])
-        market.reset(0)  # its budgets and targets, with which scores become what a training is rewarded with
-        unit = market.parameters.target / market.parameters.budget
         profit = environment.config.world["objective"] == "profit"
-        rewards = {name: one.profit[:, 0] if profit else one.by_world * unit for name, one in results.items()}
+        rewards = {name: one.profit[:, 0] if profit else one.by_world for name, one in results.items()}
         if options.plot is not None:
-            shown = {"trained": bidders["trained"], "pid pacer": bidders["pid pacer"], "oracle": oracle(market, 0)}
+            shown = {name: bidders[name] for name in ("trained", "pid pacer")} | {"oracle": oracle(market, 0, bidders)}
             market_plots.pacing_of_a_day(market, shown, options.plot)
     panels = market_plots.baseline_panels(results, unseen)
     if (curve := market_plots.learning_curve(options.run_dir, rewards)) is not None:

@@ -1,11 +1,11 @@
-"""Bidders to compare with: random, the best constant, a PID pacer, and the best constant of every world (oracle).
+"""Bidders to compare with: random, the best constant, a PID pacer, and a pacer that knows the world (oracle).
 
     baselines = fit_baselines(worlds)                  # constants and gains that do best in these worlds
     results = play(MarketWorlds(unseen), baselines["pid pacer"], epochs=range(5))
 
 A bidder offers `alpha` × the predicted value of a click, in every campaign. Constants and gains are chosen in training
-worlds. The oracle knows the world, its budget and its target: it takes the constant that does best there in other
-episodes, with other random numbers.
+worlds. The oracle reads the parameters of the world, and its settings are searched for every world, budget and target
+in other episodes, with other random numbers.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from parallel_agents.core.errors import ConfigError
-from parallel_agents.core.seeding import Purpose, uniforms
+from parallel_agents.core.seeding import Purpose, generator, uniforms
 from parallel_agents.market.simulation import MarketWorlds
 from parallel_agents.market.world_types import World
 
@@ -28,7 +28,8 @@ Ints = NDArray[np.int64]
 ALPHAS = tuple(float(a) for a in np.geomspace(0.03, 1.5, 12))
 """Multiples of the predicted value that constants are chosen from."""
 _FACTORS = (0.5, 0.7, 1.0, 1.4, 2.0)  # tried on the alpha of a single campaign
-_FIRST_SEARCH_EPOCH = 1_000_000  # episodes in which the oracle looks for its constants: none is ever played for a score
+_FIRST_SEARCH_EPOCH = 1_000_000  # episodes in which the oracle looks for its settings: none is ever played for a score
+_POPULATION, _ELITE = 16, 4  # settings that the oracle tries in a generation, and those that the next one is drawn from
 
 
 class Bidder(Protocol):
@@ -85,14 +86,14 @@ class PIDPacer:
     """Spends the budget evenly over the expected auctions; one level for all campaigns, moved by PID control.
 
     The error of a step is the log of what should have been spent over what was. `cap` limits alpha to a multiple of the
-    target: a click that costs more than the target allows is not worth its price.
+    target: a click that costs more than the target allows is not worth its price. Numbers may be (W,), `mix` (W, J).
     """
 
-    start: float = 0.2
+    start: float | Floats = 0.2
     proportional: float = 0.2
     integral: float = 0.2
     derivative: float = 0.0
-    cap: float = 1.0
+    cap: float | Floats = 1.0
     mix: float | Floats = 1.0  # (J,) relative to that level
     creative: int | Ints = 0
     _level: Floats = field(default_factory=lambda: np.zeros(0))
@@ -100,15 +101,15 @@ class PIDPacer:
 
     def begin(self, market: MarketWorlds) -> None:
         shape = (market.bidders, len(market.worlds))
-        self._level, self._last = np.full(shape, np.log(self.start)), np.zeros(shape)
+        self._level, self._last = np.broadcast_to(np.log(self.start), shape), np.zeros(shape)
 
     def act(self, market: MarketWorlds) -> tuple[Floats, Ints]:
         p, t, shape = market.parameters, market.step_number, self._level.shape
         error = np.zeros(shape)
         if t > 0:
-            auctions = p.auctions[:, t - 1] / p.auctions[:, t - 1 :].sum(axis=1)
+            plan = self._plan(market)
             before = p.budget - market.state.spent + market.last.cost.sum(axis=2)
-            due = np.maximum(before * auctions, 1e-9)
+            due = np.maximum(before * plan[:, t - 1] / plan[:, t - 1 :].sum(axis=1), 1e-9)
             error = np.clip(np.log((due + 0.2 * due) / (market.last.cost.sum(axis=2) + 0.2 * due)), -1.0, 1.0)
         self._level = self._level + self.integral * error
         log_alpha = self._level + self.proportional * error + self.derivative * (error - self._last)
@@ -118,6 +119,46 @@ class PIDPacer:
         self._level = np.minimum(self._level, limit)  # no windup beyond the cap
         mixed = np.broadcast_to(alpha[..., None] * self.mix, (*shape, market.campaigns))
         return mixed, np.broadcast_to(np.asarray(self.creative), shape)
+
+    def _plan(self, market: MarketWorlds) -> Floats:
+        """Return how the spend is divided among the steps (W, T): by the expected auctions."""
+        return market.parameters.auctions
+
+
+@dataclass
+class Oracle(PIDPacer):
+    """A pacer that knows its world: when clicks convert, what rivals bid by the hour, and whom a creative attracts.
+
+    Each number is (W,). by_value and by_price are exponents of the hour's conversion and of its prices in the bids,
+    by_hour that of the hour's conversion in the planned spend. The creative shown is the one with the highest click
+    rate × conversion ** `buyers`, after its wear.
+    """
+
+    by_value: float | Floats = 1.0
+    by_price: float | Floats = 0.0
+    by_hour: float | Floats = 1.0
+    buyers: float | Floats = 2.0
+
+    def begin(self, market: MarketWorlds) -> None:
+        super().begin(market)
+        p = market.parameters
+        segments = np.diff(p.segment_edge, axis=1, prepend=0.0)
+        converts = p.base * (np.diff(p.campaign_edge, axis=2, prepend=0.0) * p.channel_factor[:, None]).sum(axis=2)
+        clicks = (segments[..., None] * p.segment_factor).sum(axis=1)
+        bought = ((segments * converts)[..., None] * p.segment_factor).sum(axis=1)
+        self._appeal = np.log(p.click_rate * clicks) + np.reshape(self.buyers, (-1, 1)) * np.log(bought / clicks)
+
+    def act(self, market: MarketWorlds) -> tuple[Floats, Ints]:
+        alpha, _ = super().act(market)
+        p, t = market.parameters, market.step_number
+        value, price = np.reshape(self.by_value, (-1, 1)), np.reshape(self.by_price, (-1, 1))
+        worn = p.fatigue[:, None] * market.state.shown
+        known = alpha * p.hour_factor[:, t] ** value * np.exp(price * p.hour_price[:, t])
+        return known, (self._appeal - worn).argmax(-1)
+
+    def _plan(self, market: MarketWorlds) -> Floats:
+        p = market.parameters
+        return np.asarray(p.auctions * np.exp(np.reshape(self.by_hour, (-1, 1)) * np.log(p.hour_factor).mean(axis=2)))
 
 
 @dataclass(frozen=True, eq=False)
@@ -152,7 +193,7 @@ def play(market: MarketWorlds, bidder: Bidder, epochs: Iterable[int]) -> Played:
     return Played(*(np.array(column).T for column in zip(*rows, strict=True)))
 
 
-def best_constant(market: MarketWorlds, epochs: Sequence[int], *, per_campaign: bool = True) -> Constant:
+def best_constant(market: MarketWorlds, epochs: Sequence[int]) -> Constant:
     """Return the constant of the highest mean score: alpha, then creative, then alpha of each campaign, twice."""
     best, top = Constant(ALPHAS[0]), -np.inf
 
@@ -167,7 +208,7 @@ def best_constant(market: MarketWorlds, epochs: Sequence[int], *, per_campaign: 
     for creative in range(1, market.creatives):
         attempt(replace(best, creative=creative))
     alphas = np.full(market.campaigns, float(np.asarray(best.alpha).max()))
-    for _ in range(2 if per_campaign else 0):
+    for _ in range(2):
         for j in range(market.campaigns):
             for factor in _FACTORS:
                 changed = alphas.copy()
@@ -178,9 +219,16 @@ def best_constant(market: MarketWorlds, epochs: Sequence[int], *, per_campaign: 
 
 
 def best_pacer(market: MarketWorlds, epochs: Sequence[int], constant: Constant) -> PIDPacer:
-    """Return the pacer of the highest mean score, with the mix and the creative of a constant."""
-    mix = np.asarray(constant.alpha, np.float64)
-    best, top = PIDPacer(mix=mix / np.exp(np.log(mix).mean()), creative=constant.creative), -np.inf
+    """Return the pacer of the highest mean score, with the creative of a constant and at first its mix."""
+    alpha = np.broadcast_to(np.asarray(constant.alpha, np.float64), (market.campaigns,))
+    best, top = PIDPacer(mix=alpha / np.exp(np.log(alpha).mean()), creative=constant.creative), -np.inf
+
+    def attempt(candidate: PIDPacer) -> None:
+        nonlocal best, top
+        score = float(play(market, candidate, epochs).score.mean())
+        if score > top:
+            best, top = candidate, score
+
     choices: tuple[tuple[str, tuple[float, ...]], ...] = (
         ("start", (0.01, 0.02, 0.03, 0.05, 0.1, 0.2)),
         ("cap", (0.002, 0.003, 0.0045, 0.006, 0.008, 0.012, 0.02)),
@@ -190,32 +238,49 @@ def best_pacer(market: MarketWorlds, epochs: Sequence[int], constant: Constant) 
     )
     for name, values in choices:
         for value in values:
-            candidate = replace(best, **{name: value})  # type: ignore[arg-type]
-            score = float(play(market, candidate, epochs).score.mean())
-            if score > top:
-                best, top = candidate, score
+            attempt(replace(best, **{name: value}))  # type: ignore[arg-type]
+    for j in range(market.campaigns):
+        mix = np.asarray(best.mix)
+        for factor in _FACTORS:
+            attempt(replace(best, mix=np.where(np.arange(market.campaigns) == j, factor, 1.0) * mix))
     return best
 
 
-def oracle(market: MarketWorlds, epoch: int, *, episodes: int = 6) -> Constant:
-    """Return the best alpha and creative of every world, for the budget and target of an episode."""
+def oracle(market: MarketWorlds, epoch: int, baselines: Mapping[str, Bidder], *, generations: int = 6) -> Oracle:
+    """Return the oracle of every world for the budget and target of an episode: cross-entropy search from the pacer."""
+    pacer = baselines["pid pacer"]
+    assert isinstance(pacer, PIDPacer)
     market.reset(epoch)
     given = market.budget, market.target
     market.budget, market.target = market.parameters.budget.copy(), market.parameters.target.copy()
-    epochs = range(_FIRST_SEARCH_EPOCH, _FIRST_SEARCH_EPOCH + episodes)
+    worlds, campaigns = len(market.worlds), market.campaigns
+    mix = np.broadcast_to(np.log(pacer.mix), (campaigns,))
+    centre = np.tile(np.concatenate([[np.log(pacer.start), np.log(pacer.cap)], mix, [1.0, 0.0, 1.0, 2.0]]), (worlds, 1))
+    spread = np.tile(np.concatenate([[0.5, 0.5], np.full(campaigns, 0.4), [0.4, 0.3, 0.4, 0.5]]), (worlds, 1))
+    rng = generator(0, Purpose.NOISE, epoch=epoch)
     try:
-        scores = np.array([play(market, Constant(a), epochs).by_world for a in ALPHAS])
-        level = np.array(ALPHAS)[scores.argmax(axis=0)][:, None]
-        tried = [Constant(level, c) for c in range(market.creatives)]
-        creative = np.array([play(market, c, epochs).by_world for c in tried]).argmax(axis=0)
-        level = np.repeat(level, market.campaigns, axis=1)
-        for j in range(market.campaigns):
-            tried = [Constant(np.where(np.arange(market.campaigns) == j, f, 1.0) * level, creative) for f in _FACTORS]
-            chosen = np.array([play(market, c, epochs).by_world for c in tried]).argmax(axis=0)
-            level[:, j] *= np.array(_FACTORS)[chosen]
+        for generation in range(generations):
+            tried = centre + spread * rng.standard_normal((_POPULATION, *centre.shape))
+            tried[0] = centre
+            scores = np.zeros((_POPULATION, worlds))
+            for i, settings in enumerate(tried):
+                for other in range(2):
+                    play(market, _informed(pacer, settings), [_FIRST_SEARCH_EPOCH + 2 * generation + other])
+                    scores[i] += market.score(expected=True)[0]
+            best = np.take_along_axis(tried, np.argsort(-scores, axis=0)[:_ELITE, :, None], axis=0)
+            centre = 0.4 * centre + 0.6 * best.mean(axis=0)
+            spread = 0.4 * spread + 0.6 * (best.std(axis=0) + 0.05)
     finally:
         market.budget, market.target = given
-    return Constant(level, creative)
+    return _informed(pacer, centre)
+
+
+def _informed(pacer: PIDPacer, settings: Floats) -> Oracle:
+    """Return the oracle of settings (W, 6 + J): start, cap and mix as logarithms, then the four exponents."""
+    exponents = dict(zip(("by_value", "by_price", "by_hour", "buyers"), settings[:, -4:].T, strict=True))
+    start, cap, mix = np.exp(settings[:, 0]), np.exp(settings[:, 1]), np.exp(settings[:, 2:-4])
+    gains = (pacer.proportional, pacer.integral, pacer.derivative)
+    return Oracle(start, *gains, cap=cap, mix=mix, **exponents)
 
 
 def fit_baselines(worlds: Sequence[World], epochs: Sequence[int] = (0, 1, 2), **options: object) -> dict[str, Bidder]:
@@ -229,11 +294,11 @@ def fit_baselines(worlds: Sequence[World], epochs: Sequence[int] = (0, 1, 2), **
 
 
 def compare_baselines(
-    baselines: Mapping[str, Bidder], market: MarketWorlds, epochs: Sequence[int], *, search: int = 6
+    baselines: Mapping[str, Bidder], market: MarketWorlds, epochs: Sequence[int], *, generations: int = 6
 ) -> dict[str, Played]:
     """Return the results of baselines, and of the oracle, in the same episodes of a market's worlds."""
     results = {name: play(market, bidder, epochs) for name, bidder in baselines.items()}
-    known = [play(market, oracle(market, epoch, episodes=search), [epoch]) for epoch in epochs]
+    known = [play(market, oracle(market, epoch, baselines, generations=generations), [epoch]) for epoch in epochs]
     columns = {f.name: np.hstack([getattr(one, f.name) for one in known]) for f in fields(Played)}
     results["oracle"] = Played(**columns)
     return results

@@ -245,8 +245,10 @@ def sample_conversion_patterns(sampler: EstimateSampler) -> ConversionPatterns:
         return sampler.draw_each(name, [getattr(s, name) for s in segments])
 
     campaigns = [_competition(patterns).campaigns[c] for c in _campaigns(patterns)]
+    by_hour = np.exp(sampler.draw_day("hour_factor", [c.hour_value for c in campaigns]))
+    volume = np.array([e.value for e in patterns.hours])
     return ConversionPatterns(
-        hour_factor=np.exp(sampler.draw_day("hour_factor", [c.hour_value for c in campaigns])),
+        hour_factor=by_hour / (volume @ by_hour / volume.sum()),  # rates are means over the clicks of a day
         base=by_segment("base") * np.exp(sampler.draw_deviation("conversion")),
         device_factor=sampler.draw_each("device_factor", [d.factor for d in patterns.devices.values()]),
         visit_factor=sampler.draw_each("visit_factor", patterns.visits),

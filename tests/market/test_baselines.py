@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from parallel_agents.core.errors import ConfigError
-from parallel_agents.market.baselines import Constant, PIDPacer, Random, best_constant, fit_baselines, oracle, play
+from parallel_agents.market.baselines import (
+    Constant,
+    Oracle,
+    PIDPacer,
+    Random,
+    best_constant,
+    fit_baselines,
+    oracle,
+    play,
+)
 from parallel_agents.market.simulation import MarketWorlds
+from parallel_agents.market.world_types import CreativePerformance, UserPopulation
 from tests.market.builders import plain_world
 
 
@@ -50,15 +62,44 @@ def test_the_pacer_spends_the_budget_evenly_and_the_cap_binds():
 def test_the_oracle_knows_what_a_common_constant_cannot():
     """With the same target, a dear world needs a high bid, and a cheap one a low bid."""
     with MarketWorlds(priced_worlds(), threads=1, auctions_per_step=20, budget=50.0, target=1.2) as market:
-        common = best_constant(market, [0, 1], per_campaign=False)
-        known = oracle(market, 5, episodes=3)
+        common = best_constant(market, [0, 1])
+        known = oracle(market, 5, {"pid pacer": PIDPacer(start=0.5, cap=1.0)}, generations=4)
         assert market.budget == 50.0  # as before
         gain = play(market, known, [5]).score.mean() / play(market, common, [5]).score.mean()
-    assert known.alpha.shape == (4, 1)
-    assert len(set(known.alpha[:, 0].tolist())) > 1
+    assert known.mix.shape == (4, 1)
+    assert len(set(known.start.tolist())) == 4
     assert gain > 1.0
     with pytest.raises(ConfigError, match="no worlds were given"):
         fit_baselines([])
+
+
+def test_the_oracle_bids_by_the_hour_and_shows_the_creative_that_buyers_click():
+    """Half of the users buy often; the first creative attracts these, the second is clicked more often."""
+    two, world = np.ones(2), plain_world(conversion_dynamics__hour_factor=np.linspace(0.5, 2.0, 24)[:, None])
+    by_segment = dict.fromkeys(("value_log_mean", "value_log_spread", "delay_hours", "delay_shape"), two)
+    world = replace(
+        world,
+        segments=("crisis_parent", "other"),
+        creatives=("for buyers", "for all"),
+        users=UserPopulation(500, two / 2, two, np.ones((2, 1)), two / 2, two / 10),
+        market_state=replace(world.market_state, campaign_share=np.ones((2, 1))),
+        creative_variance=CreativePerformance(two / 5, np.array([[1.5, 1.1], [0.5, 1.1]]), 0.0, np.ones(1)),
+        conversion_dynamics=replace(world.conversion_dynamics, base=np.array([0.4, 0.05]), **by_segment),
+    )
+    with MarketWorlds([world], steps=24, threads=1, auctions_per_step=5) as market:
+        shown = {}
+        for buyers in (0.0, 5.0):
+            known, bids = Oracle(start=0.1, proportional=0.0, integral=0.0, cap=1e9, buyers=buyers), []
+            market.reset(0)
+            known.begin(market)
+            while not market.done:
+                alpha, creative = known.act(market)
+                bids.append(alpha[0, 0, 0])
+                shown[buyers] = int(creative[0, 0])
+                market.step(alpha * 0.0, creative)  # nothing is shown, so nothing wears out
+            hours = market.parameters.hour_factor[0, :, 0]
+            np.testing.assert_allclose(bids, 0.1 * hours)
+    assert shown == {0.0: 1, 5.0: 0}  # the creative for all, the creative for buyers
 
 
 @pytest.mark.slow

@@ -47,6 +47,14 @@ def test_no_two_worlds_are_alike(worlds):
     assert len({f["time_period.start"].item() for f in found}) > 20
 
 
+def test_hours_change_when_clicks_convert_and_not_how_many_do(patterns, worlds):
+    volume = np.array([e.value for e in patterns.hours])
+    for world in worlds:
+        by_hour = world.conversion_dynamics.hour_factor
+        np.testing.assert_allclose(volume @ by_hour / volume.sum(), 1.0)
+        assert (by_hour.max(axis=0) > 1.2 * by_hour.min(axis=0)).all()
+
+
 def test_worlds_are_repeatable_and_do_not_depend_on_how_many_there_are(patterns, worlds):
     again = create_world_variants(patterns, 5, seed=0)
     for one, other in zip(again, worlds, strict=False):

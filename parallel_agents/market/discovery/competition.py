@@ -28,6 +28,7 @@ from parallel_agents.market.discovery.estimation import (
 from parallel_agents.market.discovery.export_reader import Export
 from parallel_agents.market.discovery.patterns import Campaign, Mechanism
 
+_REMEMBERED = 0.8  # share of earlier impressions that users still remember a day later: half are forgotten in 3 days
 _SAME_PRICE = 0.05  # prices that differ by less, after correction for estimated quality, may be the same
 
 
@@ -49,7 +50,7 @@ class AdHistory:
     clicks: Floats
     cost: Floats
     bid: Floats
-    frequency: Floats  # impressions of the creative before this day, per user
+    frequency: Floats  # remembered impressions of the creative before this day, per user
     # cells
     auctions: Floats  # (D, J), NaN where the impression share is not known
     log_bid: Floats  # (D, J), NaN where we were not shown or the bid is not known
@@ -108,7 +109,9 @@ def read_ad_history(export: Export, history: History) -> AdHistory:
     auctions = np.where(won > 0.0, won / shown, 0.0)
     daily = np.zeros((history.days, len(creatives)))
     np.add.at(daily, (day, creative), impressions)
-    before = np.vstack([np.zeros(len(creatives)), np.cumsum(daily, axis=0)[:-1]])
+    before = np.zeros_like(daily)
+    for i in range(1, history.days):
+        before[i] = _REMEMBERED * before[i - 1] + daily[i - 1]
     names = tuple(map(str, campaigns))
     rivals, met, above, rival_shown = _read_insights(export, history, names, np.nan_to_num(auctions))
     hourly, top = _read_hours(export, history, names)
@@ -220,7 +223,7 @@ def fit_creatives(ads: AdHistory) -> Creatives:
     by_creative = np.bincount(ads.creative, ads.clicks, count)
     by_position = np.bincount(ads.position, ads.clicks, places)
     positions = fit.block(count, np.eye(places)[:, 1:])
-    fatigue = fit.estimate(-1, count=ads.clicks.sum(), source="clicks by impressions per user so far")
+    fatigue = fit.estimate(-1, count=ads.clicks.sum(), source="clicks by remembered impressions per user")
     relative = fit.values[:count] - np.log(np.exp(fit.values[:count]).mean())
     # impressions are won more often with better creatives; the auctions of a day were entered with all of them alike
     live = np.zeros((*ads.auctions.shape, count))

@@ -84,7 +84,7 @@ def draw_reports(market: HiddenMarket, journeys: Journeys, *, seed: int) -> AdRe
         ads.append(auction_day.ads_rows(day))
         insights.append(auction_day.insights_rows(day))
         hours.append(auction_day.hour_rows(day))
-        shown += auction_day.shown_by_creative()
+        shown = market.campaigns.remembered * shown + auction_day.shown_by_creative()
         pacing.update(market, float(shock.mean()), auction_day.rival_spend())
     return AdReports(_concatenate(ads), _concatenate(insights), _concatenate(hours), landscape)
 

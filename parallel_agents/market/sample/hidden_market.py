@@ -47,12 +47,13 @@ class Campaigns:
     slots: tuple[int, ...] = (3, 3, 1, 1, 0, 0)
     reserve: float = 0.2
     bid: Floats = _array(5.0, 3.0, 2.2, 2.0)  # our own mean bid per click, paid campaigns only
-    bid_spread: float = 0.7  # from day to day, log scale
-    hour_price: Floats = _array([0.30, 0.20], [-0.25, 0.25], [0.10, -0.35], [-0.20, -0.25])  # sine, cosine; log bids
-    hour_value: Floats = _array([-0.25, 0.10], [0.25, -0.15], [0.20, 0.25], [0.10, 0.20])  # the same of conversion
+    bid_spread: float = 1.0  # from day to day, log scale
+    hour_price: Floats = _array([0.60, 0.40], [-0.50, 0.50], [0.20, -0.70], [-0.40, -0.50])  # sine, cosine; log bids
+    hour_value: Floats = _array([-0.75, 0.30], [0.75, -0.45], [0.60, 0.75], [0.30, 0.60])  # the same of conversion
     creatives: tuple[str, ...] = ("hope_video", "checklist", "testimonial", "offer_card")
     click_rate: Floats = _array(0.075, 0.055, 0.065, 0.045)  # at the top position, before any wear
-    fatigue: float = 0.05  # loss of log click rate per impression and known user
+    fatigue: float = 0.3  # loss of log click rate per remembered impression and known user
+    remembered: float = 0.8  # share of the impressions of yesterday and before that users still remember
     position: Floats = _array(1.0, 0.72, 0.52)
 
     @property
@@ -164,7 +165,7 @@ class HiddenMarket:
     month: Floats = _array(1.15, 1.0, 0.95, 0.9, 0.85, 0.8, 0.75, 0.95, 1.15, 1.1, 1.2, 1.2)
     week_mix: float = 0.7  # amplitude of the weekly shifts of the segment mix, log scale
     week_ios: float = 0.35
-    week_conversion: float = 0.5
+    week_conversion: float = 0.7
     week_value: float = 0.3
     week_delay: float = 0.35
     rivals: Rivals = Rivals()
