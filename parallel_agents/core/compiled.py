@@ -33,7 +33,7 @@ from typing import Any, NamedTuple, cast
 
 import llvmlite.binding as llvm
 import numba
-from numba.core import cgutils, event, types
+from numba.core import cgutils, event
 from numba.core.compiler_lock import global_compiler_lock
 from numba.core.imputils import fix_returning_optional, impl_ret_new_ref
 from numba.core.registry import CPUDispatcher
@@ -41,6 +41,7 @@ from numba.extending import intrinsic
 
 from parallel_agents.core.types import Array
 
+types: Any = numba.types  # mypy finds only some of them
 njit: Any = partial(numba.njit, no_cfunc_wrapper=True)
 """numba's own, without the function for callers in C that it would add."""
 HEAD, MARK = "kernels-", "in_use"
@@ -292,10 +293,6 @@ def address_of(function: Any, *examples: Any) -> tuple[int, int]:
     return result.library.get_pointer_to_function(result.fndesc.llvm_func_name), _hash(arguments)
 
 
-_functions: list[Callable[..., None]] = []
-"""What `call_at` calls where nothing is compiled."""
-
-
 @intrinsic  # type: ignore[untyped-decorator]
 def call_at(context: Any, place: Any, *given: Any) -> tuple[Any, Callable[..., Any]]:
     """Call the code at a place (2,) that `address_of` returned for arguments of these types.
@@ -323,6 +320,9 @@ def call_at(context: Any, place: Any, *given: Any) -> tuple[Any, Callable[..., A
 
     return types.none(place, types.StarArgTuple.from_types(given)), emit
 
+
+_functions: list[Callable[..., None]] = []
+"""What `call_at` calls where nothing is compiled."""
 
 if numba.config.DISABLE_JIT:
 
