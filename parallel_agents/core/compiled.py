@@ -273,7 +273,9 @@ def compiled_once(function: Callable[..., Any] | None = None, *, allocates: bool
         return function
     options = {"nopython": True, "nogil": True, "error_model": "numpy", "no_cfunc_wrapper": True, "_nrt": allocates}
     callee = _Callee(function, {**options, "no_cpython_wrapper": True})
-    around = FunctionType(_enter.__code__, {"callee": callee}, function.__name__)
+    own = function.__code__  # profilers name this file and line
+    code = _enter.__code__.replace(co_filename=own.co_filename, co_firstlineno=own.co_firstlineno)
+    around = FunctionType(code, {"callee": callee}, function.__name__)
     around.__module__, around.__doc__ = function.__module__, function.__doc__
     around.__qualname__ = f"{function.__module__}.{function.__qualname__}"  # numba stores it under this name
     entry = _Entry(around, targetoptions=options)
