@@ -33,7 +33,7 @@ from typing import Any, NamedTuple, cast
 
 import llvmlite.binding as llvm
 import numba
-from numba.core import cgutils, event, types
+from numba.core import cgutils, event
 from numba.core.compiler_lock import global_compiler_lock
 from numba.core.imputils import fix_returning_optional, impl_ret_new_ref
 from numba.core.registry import CPUDispatcher
@@ -41,6 +41,7 @@ from numba.extending import intrinsic
 
 from parallel_agents.core.types import Array
 
+types: Any = numba.types  # mypy finds only some of them
 njit: Any = partial(numba.njit, no_cfunc_wrapper=True)
 """numba's own, without the function for callers in C that it would add."""
 HEAD, MARK = "kernels-", "in_use"
@@ -154,7 +155,7 @@ class Announcement(event.Listener):  # type: ignore[misc]
         if self._depth or module.startswith("parallel_agents."):
             self._depth += 1
             self._count += 1
-            self._show(f"compiling kernels for this machine, once, for about 20 seconds: {self._count}")
+            self._show(f"compiling kernels for this machine, once, for about 40 seconds: {self._count}")
 
     def on_end(self, event: Any) -> None:
         """Take the end of a compilation: remove the line, unless it was part of another one."""
@@ -272,7 +273,9 @@ def compiled_once(function: Callable[..., Any] | None = None, *, allocates: bool
         return function
     options = {"nopython": True, "nogil": True, "error_model": "numpy", "no_cfunc_wrapper": True, "_nrt": allocates}
     callee = _Callee(function, {**options, "no_cpython_wrapper": True})
-    around = FunctionType(_enter.__code__, {"callee": callee}, function.__name__)
+    own = function.__code__  # profilers name this file and line
+    code = _enter.__code__.replace(co_filename=own.co_filename, co_firstlineno=own.co_firstlineno)
+    around = FunctionType(code, {"callee": callee}, function.__name__)
     around.__module__, around.__doc__ = function.__module__, function.__doc__
     around.__qualname__ = f"{function.__module__}.{function.__qualname__}"  # numba stores it under this name
     entry = _Entry(around, targetoptions=options)
@@ -290,10 +293,6 @@ def address_of(function: Any, *examples: Any) -> tuple[int, int]:
     function.callee.compile(arguments)
     result = function.callee.overloads[arguments]
     return result.library.get_pointer_to_function(result.fndesc.llvm_func_name), _hash(arguments)
-
-
-_functions: list[Callable[..., None]] = []
-"""What `call_at` calls where nothing is compiled."""
 
 
 @intrinsic  # type: ignore[untyped-decorator]
@@ -323,6 +322,9 @@ def call_at(context: Any, place: Any, *given: Any) -> tuple[Any, Callable[..., A
 
     return types.none(place, types.StarArgTuple.from_types(given)), emit
 
+
+_functions: list[Callable[..., None]] = []
+"""What `call_at` calls where nothing is compiled."""
 
 if numba.config.DISABLE_JIT:
 

@@ -114,9 +114,15 @@ class Room(NamedTuple):
     @staticmethod
     def of(agents: int, worlds: int) -> Room:
         """Return the arrays for so many agents and worlds."""
-        flags = np.zeros((4, agents, worlds), np.bool_)
+        able, acting, terminated, truncated = np.zeros((4, agents, worlds), np.bool_)
         return Room(
-            np.zeros(worlds, np.bool_), *flags, np.zeros((agents, worlds), np.float32), np.ones(agents, np.bool_)
+            active=np.zeros(worlds, np.bool_),
+            able=able,
+            acting=acting,
+            terminated=terminated,
+            truncated=truncated,
+            rewards=np.zeros((agents, worlds), np.float32),
+            present=np.ones(agents, np.bool_),
         )
 
 

@@ -184,7 +184,7 @@ def move(
     chosen, count = actions.reshape(-1), len(step_table)
     invalid = 0
     for action in chosen:  # without an early exit, so that it compiles to a few wide comparisons
-        invalid += (action < 0) | (action >= count)
+        invalid += int((action < 0) | (action >= count))
     if invalid:
         for index in range(len(chosen)):
             if chosen[index] < 0 or chosen[index] >= count:

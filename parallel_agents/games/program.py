@@ -19,7 +19,7 @@ from parallel_agents.core.seeding import draw, uniform
 from parallel_agents.core.types import Array
 from parallel_agents.games import kernels
 from parallel_agents.games.grid import Grid
-from parallel_agents.games.kernels import Bytes, Flags, Floats, GridArrays, Ints, Stream, TurnKey
+from parallel_agents.games.kernels import Bytes, Flags, Floats, GridArrays, Ints, Stream
 from parallel_agents.games.observation import observe_windows
 
 Line = NDArray[np.int64]
@@ -279,7 +279,7 @@ def run_phase(world: GridWorld, phase: int, which: Flags, epoch: int, turn: int,
 
 
 @njit(cache=True, inline="always")  # type: ignore[untyped-decorator]
-def _address(world: GridWorld, line: Line, epoch: int, turn: int) -> tuple[TurnKey, int]:
+def _address(world: GridWorld, line: Line, epoch: int, turn: int) -> tuple[Any, Any]:
     """Return the address of a part's draws: that of the turn, and its stream."""
     key = (world.key[0], world.key[1], np.uint64(epoch), np.uint64(turn), world.key[2])
     return key, line[2] + (Stream.POPULATE if line[0] == Phase.RESET else Stream.SPAWN)

@@ -7,9 +7,9 @@ import os
 import shutil
 import subprocess
 import sys
-from collections import namedtuple
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any, NamedTuple
 
 import numba
 import numpy as np
@@ -218,7 +218,22 @@ def test_a_function_that_python_calls_keeps_its_source_and_its_meaning() -> None
 def test_named_tuples_of_the_same_name_are_told_apart() -> None:
     """Two kernels have a `Scratch`: a function that takes both is compiled twice, under two symbols."""
     numbers = np.zeros(1)
-    one, other = (numba.typeof(namedtuple("Scratch", names)(numbers, numbers)) for names in ("a b", "b a"))
+
+    def first() -> Any:
+        class Scratch(NamedTuple):
+            a: Any
+            b: Any
+
+        return numba.typeof(Scratch(numbers, numbers))
+
+    def second() -> Any:
+        class Scratch(NamedTuple):
+            b: Any
+            a: Any
+
+        return numba.typeof(Scratch(numbers, numbers))
+
+    one, other = first(), second()
     assert repr(one) == repr(other)
     assert compiled._hash((one,)) != compiled._hash((other,))
 
