@@ -64,7 +64,7 @@ class Drift(ParallelEnvironment):
         pushes = np.sin(np.arange(ACTIONS * INPUTS)).reshape(ACTIONS, INPUTS).astype(np.float32)
         self.points = Points(np.zeros((count, 1, INPUTS), np.float32), pushes)
 
-    def compiled_world(self) -> CompiledWorld:
+    def compiled_world(self) -> CompiledWorld | str:
         return CompiledWorld(self.points, reset, begin_turn, observe, apply)
 
     def reset(self) -> None:

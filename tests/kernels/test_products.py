@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from parallel_agents.kernels import mlp
 from parallel_agents.kernels.products import product
+from parallel_agents.nn import MLP
 
 SIZE = st.one_of(st.integers(1, 20), st.sampled_from([31, 32, 33, 63, 64, 65, 130]))
 
@@ -55,3 +56,21 @@ def test_transpose(rows: int, columns: int, stride: int) -> None:
     expected = values[3 : 3 + rows * stride].reshape(rows, stride)[:, :columns].T
     assert np.array_equal(out[:-1].reshape(columns, rows), expected)
     assert out[-1] == -1.0
+
+
+@pytest.mark.parametrize("outputs", [1, 4, 7, 8])
+def test_a_forward_pass_gives_a_row_the_same_bytes_alone_and_among_others(outputs: int) -> None:
+    network, rows = MLP(5, (33, 20), outputs), 21
+    draws = np.random.default_rng(0)
+    parameters = draws.standard_normal(network.size).astype(np.float32)
+    inputs, layers = draws.standard_normal(rows * 5).astype(np.float32), network.layout.table(0, network.widths())
+    stride, room = int(layers[-1, mlp.STRIDE]), np.zeros(1000, np.float32)
+
+    def last_layer(first: int, count: int) -> np.ndarray:
+        out = np.zeros(count * int(layers[:, mlp.STRIDE].sum()), np.float32)
+        at = mlp.forward(parameters, 0, layers, mlp.RELU, inputs, first * 5, count, out, 0, room)
+        return out[at:].reshape(count, stride)[:, :outputs]
+
+    together = last_layer(0, rows)
+    assert np.abs(together).max() > 0.0
+    assert all(last_layer(row, 1).tobytes() == together[row].tobytes() for row in range(rows))
