@@ -37,7 +37,7 @@ def recipe(algorithm: Literal["ppo", "dqn"], epochs: int) -> dict[str, dict[str,
     if algorithm == "dqn":
         model |= {"gamma": 0.99, "batch_size": 256, "n_step": 4, "updates_per_round": 40, "learning_starts": 5_000}
         return {"world": {"actions": "joint"}, "model": model}
-    passes = {"n_epochs": 4, "n_minibatches": 8}
+    passes = {"n_epochs": 4, "n_minibatches": 16}
     model |= {"gamma": 1.0, "gae_lambda": 0.9, "normalize_rewards": True, **passes}
     model |= {"lr_final": 1e-4, "lr_updates": epochs * math.prod(passes.values())}
     return {"world": {"actions": "paced"}, "model": model}
