@@ -6,8 +6,8 @@
 worlds       100 worlds compared with one, on unseen worlds and an unseen type
 importance   batches with more crisis parents compared with uniform batches
 
-Ten paired seeds each; every way to train has a process of its own. Stores results/market_learning.json, from which `python -m benchmarks.tables` writes the table of docs/market.md, and pictures
-of the learning curves in docs/images.
+Ten paired seeds each; every way to train has a process of its own. Stores results/market_learning.json, from which
+`python -m benchmarks.tables` writes the table of docs/market.md, and pictures of the learning curves in docs/images.
 """
 
 from __future__ import annotations
