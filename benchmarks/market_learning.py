@@ -6,9 +6,8 @@
 worlds       100 worlds compared with one, on unseen worlds and an unseen type
 importance   batches with more crisis parents compared with uniform batches
 
-Ten paired seeds each, two in a process of their own, and as many processes at once as cores. Stores
-results/market_learning.json, from which `python -m benchmarks.tables` writes the table of docs/market.md, and pictures
-of the learning curves in docs/images.
+Ten paired seeds each; every way to train has a process of its own. Stores results/market_learning.json, from which
+`python -m benchmarks.tables` writes the table of docs/market.md, and pictures of the learning curves in docs/images.
 """
 
 from __future__ import annotations
@@ -19,7 +18,6 @@ import multiprocessing
 import os
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -48,11 +46,9 @@ def main() -> None:
     options.add_argument("--algo", choices=("ppo", "dqn"), default="ppo")
     options.add_argument("--seeds", type=int, default=10)
     options.add_argument("--worlds", type=int, default=100)
-    options.add_argument("--epochs", type=int, default=60)
-    options.add_argument("--episodes", type=int, default=200)
+    options.add_argument("--epochs", type=int, default=50)
+    options.add_argument("--episodes", type=int, default=100)
     chosen = options.parse_args()
-    if chosen.seeds % 2:
-        options.error("--seeds: give an even number, as every process trains two")
     study = Study(
         load_patterns(chosen.patterns),
         algorithm=chosen.algo,
@@ -65,15 +61,15 @@ def main() -> None:
     )
     studies = list(COMPARED) if chosen.what == "both" else [chosen.what]
     ways = list(dict.fromkeys(way for what in studies for way in COMPARED[what]))
-    parts = [replace(study, first_seed=first, seeds=2) for first in range(0, study.seeds, 2)]
     setting = f"{study.algorithm}, {study.worlds} worlds, {study.epochs} epochs, {study.seeds} seeds"
     with ProcessPoolExecutor(os.cpu_count(), multiprocessing.get_context("spawn"), max_tasks_per_child=1) as pool:
+        started = {way: pool.submit(_train, study, way) for way in ways}
         baselines = pool.submit(play_baselines, study)
-        started = {way: [pool.submit(_train, part, way) for part in parts] for way in ways}
         for what in studies:  # stored one after the other: a study that is stopped keeps what is finished
-            done = {way: [future.result() for future in started[way]] for way in COMPARED[what]}
-            trained = {way: [seed for results, _ in part for seed in results] for way, part in done.items()}
-            curves = {way: np.hstack([curve for _, curve in part]).T.tolist() for way, part in done.items()}
+            trained, curves = (
+                dict(zip(COMPARED[what], part, strict=True))
+                for part in zip(*(started[way].result() for way in COMPARED[what]), strict=True)
+            )
             compared, where = compare_ways(study, what, trained, baselines.result()).as_dict(), provenance()
             found = {f"{what} ({setting})": {"measured": measured([where]), **where, **compared, "curves": curves}}
             print(json.dumps(compared), flush=True)
@@ -92,10 +88,10 @@ class _Curve(BaseCallback):
         self.rewards.append(stats.rewards.round(3))
 
 
-def _train(study: Study, way: str) -> tuple[list[list[Played]], Array]:
-    """Train a part of a study; return its results and its rewards (epochs, seeds)."""
+def _train(study: Study, way: str) -> tuple[list[list[Played]], list[list[float]]]:
+    """Train all seeds in one way; return their results, and the rewards of every seed by epoch."""
     curve = _Curve()
-    return study.train(way, [curve]), np.array(curve.rewards)
+    return study.train(way, [curve]), np.transpose(curve.rewards).tolist()
 
 
 def _draw(out: Path, baselines: Mapping[str, Sequence[float]], curves: Mapping[str, Sequence[Sequence[float]]]) -> None:

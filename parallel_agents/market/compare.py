@@ -37,23 +37,26 @@ def recipe(algorithm: Literal["ppo", "dqn"], epochs: int) -> dict[str, dict[str,
     if algorithm == "dqn":
         model |= {"gamma": 0.99, "batch_size": 256, "n_step": 4, "updates_per_round": 40, "learning_starts": 5_000}
         return {"world": {"actions": "joint"}, "model": model}
-    passes = {"n_epochs": 4, "n_minibatches": 8}
+    passes = {"n_epochs": 4, "n_minibatches": 16}
     model |= {"gamma": 1.0, "gae_lambda": 0.9, "normalize_rewards": True, **passes}
     model |= {"lr_final": 1e-4, "lr_updates": epochs * math.prod(passes.values())}
     return {"world": {"actions": "paced"}, "model": model}
 
 
+def crisis_focus(share: float) -> dict[str, Any]:
+    """Return the section `model.importance` that makes steps which cause a crisis parent's purchase a share of batches.
+
+    These steps count in full: a correction of their weights (beta above 0) would take most of the shift back.
+    """
+    return {"focus_rare_events": True, "target_share": share, "beta": 0.0, "beta_frames": None}
+
+
 WAYS: Mapping[str, Mapping[str, Any]] = {
     "many worlds": {},
     "one world": {"world": {"pool": 1}},
-    "importance": {
-        "model": {"importance": {"focus_rare_events": True, "target_share": 0.5, "beta": 0.0, "beta_frames": None}}
-    },
+    "importance": {"model": {"importance": crisis_focus(0.5)}},
 }
-"""Changes of a recipe, by the name of a way to train.
-
-With importance, steps that cause a crisis parent's purchase are half of every batch and count in full: a correction of
-the weights (beta above 0) would take most of the shift back."""
+"""Changes of a recipe, by the name of a way to train."""
 COMPARED = {"worlds": ("many worlds", "one world"), "importance": ("importance", "many worlds")}
 FIGURES = {
     "worlds": {"score": "score"},
