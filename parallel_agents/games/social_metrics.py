@@ -74,7 +74,8 @@ def _checked(episode: Array) -> Array:
 class SocialRecorder(BaseCallback):
     """Keep sustainability and peace of a game, mean over its worlds, as charts in the run folder.
 
-    Efficiency and equality follow from the metrics of any run; these two need every turn.
+    Efficiency and equality follow from the metrics of any run; these two need every turn, so an epoch that is played
+    whole in compiled code has none.
     """
 
     def __init__(self, game: GridEnvironment, folder: Path) -> None:
@@ -99,6 +100,7 @@ class SocialRecorder(BaseCallback):
         found = {"Sustainability": sustainability(np.stack(self._rewards)), "Peace": peace(np.stack(self._free))}
         for name, values in found.items():
             self._bins.add(name, np.array([stats.epoch]), np.array([[values.mean()]]))
+        self._rewards, self._free = [], []
         self._throttle.call(self._write)
 
     def on_end(self, summary: Mapping[str, Any]) -> None:

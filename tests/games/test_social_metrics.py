@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from parallel_agents.core.errors import ShapeError
+from parallel_agents.core.types import EpochStats
 from parallel_agents.games import AGENT, WALL, GridEnvironment
 from parallel_agents.games.social_metrics import SocialRecorder, efficiency, equality, peace, sustainability
 
@@ -89,3 +90,15 @@ def test_a_run_leaves_sustainability_and_peace_in_its_folder(tmp_path):
     charts = json.loads((tmp_path / "social.panels.json").read_text())["panels"]
     values = {chart["title"]: chart["lines"][0]["values"] for chart in charts}
     assert values == {"Sustainability": [1.5] * 3, "Peace": [2.0] * 3}  # (turn 3 and none) / 2 agents
+
+
+def test_an_epoch_that_recorded_no_turn_has_no_value(tmp_path):
+    """Whole epochs in compiled code record none; the values of the epoch before are not theirs."""
+    world = {"agents": 2, "height": 5, "width": 5, "radius": 1}
+    game = Picnic(config={"experiment": {"max_turns": 5}, "world": world, "model": {"algorithm": "random"}})
+    recorder = SocialRecorder(game, tmp_path)
+    game.run_experiment(1, callbacks=[recorder])
+    recorder.on_epoch(EpochStats(2, 5, 10, np.zeros(2), version=0, lag=0, updates=0, seconds=0.0))
+    recorder.on_end({})
+    charts = json.loads((tmp_path / "social.panels.json").read_text())["panels"]
+    assert [len(chart["lines"][0]["values"]) for chart in charts] == [1, 1]
