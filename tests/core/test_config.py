@@ -27,6 +27,7 @@ OTHER = {
         "train_interval": 2, "num_workers": 3, "use_threads": True, "backend": "ray", "buffer_sync": "lock",
         "turn_order": "sequential", "policy_lag": 2, "publish": "asap", "device": "auto", "round_deadline": 1.5,
         "world_deadline": 2.5, "max_failures": 0, "address": "auto", "resources_per_worker": {"CPU": 0.5},
+        "world_shards": 2,
     },
 }  # fmt: skip
 """A value for every key that differs from its default."""

@@ -70,6 +70,12 @@ def on_ray(workers: int = 2, world_shards: int = 0) -> dict[str, Any]:
     return {"parallel": {"backend": "ray", "num_workers": workers, "world_shards": world_shards}}
 
 
+@pytest.fixture(scope="module", autouse=True)
+def imported() -> None:
+    """Import Ray before any test: it adds a folder of its own to sys.path, which no test may leave changed."""
+    importlib.import_module("ray")
+
+
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[RayCluster]:
     """Connect once; the runs of these tests use the Ray that their process has already."""
