@@ -24,6 +24,7 @@ import shutil
 import stat
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from importlib import import_module
@@ -34,6 +35,7 @@ from typing import Any, NamedTuple, cast
 import llvmlite.binding as llvm
 import numba
 from numba.core import cgutils, event
+from numba.core.caching import FunctionCache
 from numba.core.compiler_lock import global_compiler_lock
 from numba.core.imputils import fix_returning_optional, impl_ret_new_ref
 from numba.core.registry import CPUDispatcher
@@ -42,15 +44,17 @@ from numba.extending import intrinsic
 from parallel_agents.core.types import Array
 
 types: Any = numba.types  # mypy finds only some of them
-njit: Any = partial(numba.njit, no_cfunc_wrapper=True)
-"""numba's own, without the function for callers in C that it would add."""
 HEAD, MARK = "kernels-", "in_use"
 """Start of every folder's name, and the file in it whose lock says that a process uses the folder."""
 KEPT = 12
 """Number of newest folders that are kept, so that several checkouts and branches can be used in turn."""
 _IMPORT = re.compile(r"^from (parallel_agents[\w.]*) import (\([^)]*\)|.*)", re.MULTILINE)
+COMPILE_PATIENCE = 300.0
+"""Seconds to wait for another process that compiles a function; then this one compiles it too."""
 _held: list[int] = []
 """Descriptors of the locks that mark folders as in use; open until this process ends."""
+_compiling: dict[str, tuple[int, int]] = {}
+"""Lock files that this process holds while it compiles: descriptor, and how often it was taken."""
 
 
 def kernel_hash(package: Path) -> str:
@@ -143,6 +147,66 @@ def _last_used(folder: Path) -> float:
         return 0.0
 
 
+class SharedCache(FunctionCache):  # type: ignore[misc]
+    """A cache on disk in which one process at a time compiles a function; the others wait for it and load the result.
+
+    Without a lock, two processes that store a function for different types at the same time write to one file, and one
+    of them later loads the code of the other. A compilation that fails keeps the lock until its process ends.
+    """
+
+    def load_overload(self, signature: Any, context: Any) -> Any:
+        """Return the stored code for a signature, or None: then this process has the lock and compiles it."""
+        found = super().load_overload(signature, context)
+        if found is None and not self._take():
+            found = super().load_overload(signature, context)
+            if found is not None:
+                self._give_back()
+        return found
+
+    def save_overload(self, signature: Any, result: Any) -> None:
+        """Store compiled code and give the lock back."""
+        try:
+            super().save_overload(signature, result)
+        finally:
+            self._give_back()
+
+    @property
+    def _path(self) -> str:
+        return os.path.join(self.cache_path, f"{self._impl.filename_base}.lock")
+
+    def _take(self) -> bool:
+        """Take the lock of this function; return True if this process has it already, as functions may be nested."""
+        file, times = _compiling.get(self._path, (-1, 0))
+        if not times:
+            file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+            give_up = time.monotonic() + COMPILE_PATIENCE
+            while time.monotonic() < give_up:
+                try:
+                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    break
+                except BlockingIOError:
+                    time.sleep(0.05)
+        _compiling[self._path] = file, times + 1
+        return times > 0
+
+    def _give_back(self) -> None:
+        file, times = _compiling.pop(self._path, (-1, 0))
+        if times > 1:
+            _compiling[self._path] = file, times - 1
+        elif times == 1:
+            os.close(file)
+
+
+def njit(function: Callable[..., Any] | None = None, *, cache: bool = False, **options: Any) -> Any:
+    """Compile a function as numba's own decorator does, with a `SharedCache` and without an entry for callers in C."""
+    if function is None:
+        return partial(njit, cache=cache, **options)
+    own = numba.njit(function, no_cfunc_wrapper=True, **options)
+    if cache and not numba.config.DISABLE_JIT:
+        own._cache = SharedCache(function)
+    return own
+
+
 class Announcement(event.Listener):  # type: ignore[misc]
     """Show, on a terminal, that kernels are being compiled, and how many were: the first start takes longer."""
 
@@ -207,7 +271,7 @@ class _Callee(CPUDispatcher):  # type: ignore[misc]
 
     def __init__(self, function: Callable[..., Any], options: dict[str, Any]) -> None:
         super().__init__(function, targetoptions=options)
-        self.enable_caching()
+        self._cache = SharedCache(function)
         self._known: set[tuple[Any, ...]] = set()
 
     def get_call_template(self, args: Any, kws: Any) -> Any:
@@ -279,7 +343,7 @@ def compiled_once(function: Callable[..., Any] | None = None, *, allocates: bool
     around.__module__, around.__doc__ = function.__module__, function.__doc__
     around.__qualname__ = f"{function.__module__}.{function.__qualname__}"  # numba stores it under this name
     entry = _Entry(around, targetoptions=options)
-    entry.enable_caching()
+    entry._cache = SharedCache(around)
     entry.callee, entry.py_func = callee, function
     return cast(Callable[..., Any], entry)
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import ast
+import fcntl
 import os
 import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple
@@ -261,3 +263,54 @@ def test_compilations_are_shown_on_a_terminal_while_they_last(
     assert shown.endswith(": 3")
     announcement.on_end(ours)
     assert capsys.readouterr().err == "\r\x1b[K"
+
+
+AT_ONCE = """
+import sys, time
+import numpy as np
+from parallel_agents.many import {names}
+
+time.sleep(max(0.0, float(sys.argv[1]) - time.time()))
+for own in ({names},):
+    print(int(4 * own(np.ones(3))), sum(own.stats.cache_hits.values()))
+"""
+
+
+def test_of_two_processes_that_need_a_function_at_once_one_compiles_it(tmp_path: Path) -> None:
+    names = [f"scaled_{i}" for i in range(12)]
+    shutil.copytree(PACKAGE, tmp_path / "parallel_agents", ignore=shutil.ignore_patterns("__pycache__"))
+    body = "".join(f"@njit(cache=True)\ndef {own}(x):\n    return x.sum() / 4 + {i}\n\n" for i, own in enumerate(names))
+    (tmp_path / "parallel_agents" / "many.py").write_text(f"from parallel_agents.core.compiled import njit\n\n{body}")
+    begun = [
+        subprocess.Popen(
+            [sys.executable, "-c", AT_ONCE.format(names=", ".join(names)), str(time.time() + 5.0)],
+            cwd=tmp_path,
+            env={
+                "PATH": os.environ["PATH"],
+                "PYTHONPATH": str(tmp_path),
+                "NUMBA_CACHE_DIR": str(tmp_path / "cache"),
+            },
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for _ in range(2)
+    ]
+    printed = [process.communicate(timeout=100)[0].split() for process in begun]
+    assert [words[::2] for words in printed] == [[str(3 + 4 * i) for i in range(12)]] * 2
+    loaded = [list(map(int, words[1::2])) for words in printed]
+    assert np.sum(loaded, axis=0).tolist() == [1] * 12, "one process compiles each function and the other loads it"
+
+
+def test_a_process_waits_for_another_that_compiles_the_same_function(tmp_path: Path) -> None:
+    cache = compiled.SharedCache(squared_norm.py_func)
+    assert not cache._take()
+    assert cache._take(), "the same process may compile it for other types meanwhile"
+    other = os.open(cache._path, os.O_RDWR)
+    try:
+        for _ in range(2):
+            with pytest.raises(BlockingIOError):
+                fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            cache._give_back()
+        fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    finally:
+        os.close(other)
