@@ -47,8 +47,8 @@ class Campaigns:
     slots: tuple[int, ...] = (3, 3, 1, 1, 0, 0)
     reserve: float = 0.2
     bid: Floats = _array(5.0, 3.0, 2.2, 2.0)  # our own mean bid per click, paid campaigns only
-    bid_spread: float = 1.0  # from day to day, log scale
-    hour_price: Floats = _array([0.60, 0.40], [-0.50, 0.50], [0.20, -0.70], [-0.40, -0.50])  # sine, cosine; log bids
+    bid_spread: float = 0.7  # from day to day, log scale
+    hour_price: Floats = _array([0.45, 0.30], [-0.38, 0.38], [0.15, -0.52], [-0.30, -0.38])  # sine, cosine; log bids
     hour_value: Floats = _array([-0.75, 0.30], [0.75, -0.45], [0.60, 0.75], [0.30, 0.60])  # the same of conversion
     creatives: tuple[str, ...] = ("hope_video", "checklist", "testimonial", "offer_card")
     click_rate: Floats = _array(0.075, 0.055, 0.065, 0.045)  # at the top position, before any wear
