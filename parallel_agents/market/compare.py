@@ -50,7 +50,7 @@ WAYS: Mapping[str, Mapping[str, Any]] = {
         "model": {"importance": {"focus_rare_events": True, "target_share": 0.5, "beta": 0.0, "beta_frames": None}}
     },
 }
-"""Changes of a recipe, by the name of a way to train. Importance leaves out the correction, which would undo the shift."""
+"""Changes of a recipe, by the name of a way to train; without a correction of weights, which would undo the shift."""
 COMPARED = {"worlds": ("many worlds", "one world"), "importance": ("importance", "many worlds")}
 FIGURES = {
     "worlds": {"score": "score"},
