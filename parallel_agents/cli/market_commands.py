@@ -30,7 +30,6 @@ from parallel_agents.market.bigquery import PREFIX, bigquery_tables, open_bigque
 from parallel_agents.market.compare import (
     UNSEEN_SEED,
     Study,
-    crisis_focus,
     recipe,
     run_study,
     study_baselines,
@@ -247,7 +246,7 @@ def train_bidder(options: Train) -> None:
         world["actions"] = options.actions
     model = dict(chosen["model"])
     if options.importance > 0.0:
-        model["importance"] = crisis_focus(options.importance)
+        model["importance"] = {"focus_rare_events": True, "target_share": options.importance, "beta": 1.0}
     settings = [
         f"{section}.{key}={json.dumps(value)}"
         for section, keys in (("world", world), ("model", model))

@@ -43,20 +43,14 @@ def recipe(algorithm: Literal["ppo", "dqn"], epochs: int) -> dict[str, dict[str,
     return {"world": {"actions": "paced"}, "model": model}
 
 
-def crisis_focus(share: float) -> dict[str, Any]:
-    """Return the section `model.importance` that makes steps which cause a crisis parent's purchase a share of batches.
-
-    These steps count in full: a correction of their weights (beta above 0) would take most of the shift back.
-    """
-    return {"focus_rare_events": True, "target_share": share, "beta": 0.0, "beta_frames": None}
-
-
 WAYS: Mapping[str, Mapping[str, Any]] = {
     "many worlds": {},
     "one world": {"world": {"pool": 1}},
-    "importance": {"model": {"importance": crisis_focus(0.5)}},
+    "importance": {
+        "model": {"importance": {"focus_rare_events": True, "target_share": 0.5, "beta": 0.0, "beta_frames": None}}
+    },
 }
-"""Changes of a recipe, by the name of a way to train."""
+"""Changes of a recipe, by the name of a way to train; without a correction of weights, which would undo the shift."""
 COMPARED = {"worlds": ("many worlds", "one world"), "importance": ("importance", "many worlds")}
 FIGURES = {
     "worlds": {"score": "score"},
