@@ -62,6 +62,7 @@ def main() -> None:
     studies = list(COMPARED) if chosen.what == "both" else [chosen.what]
     ways = list(dict.fromkeys(way for what in studies for way in COMPARED[what]))
     setting = f"{study.algorithm}, {study.worlds} worlds, {study.epochs} epochs, {study.seeds} seeds"
+    where = provenance()  # of the code that runs, whatever is committed meanwhile
     with ProcessPoolExecutor(os.cpu_count(), multiprocessing.get_context("spawn"), max_tasks_per_child=1) as pool:
         started = {way: pool.submit(_train, study, way) for way in ways}
         baselines = pool.submit(play_baselines, study)
@@ -70,7 +71,7 @@ def main() -> None:
                 dict(zip(COMPARED[what], part, strict=True))
                 for part in zip(*(started[way].result() for way in COMPARED[what]), strict=True)
             )
-            compared, where = compare_ways(study, what, trained, baselines.result()).as_dict(), provenance()
+            compared = compare_ways(study, what, trained, baselines.result()).as_dict()
             found = {f"{what} ({setting})": {"measured": measured([where]), **where, **compared, "curves": curves}}
             print(json.dumps(compared), flush=True)
             known = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
