@@ -306,7 +306,7 @@ def test_something_else_at_the_address_is_refused_within_the_deadline(
         thread = threading.Thread(target=serve, daemon=True)
         thread.start()
         with pytest.raises(ConfigError, match=rf"parallel\.address is '{address}', but Ray does not answer there"):
-            RayCluster(address)
+            adapter._require_reachable(address)
         thread.join(5.0)
         found[0].close()
 

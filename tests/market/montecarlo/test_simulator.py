@@ -18,7 +18,12 @@ from parallel_agents.market.montecarlo import (
     ParallelWorldSimulator,
     aggregate_parallel_experiences,
 )
-from parallel_agents.market.montecarlo.simulator import combine_weights, normalize_weights
+from parallel_agents.market.montecarlo.experiences import world_context
+from parallel_agents.market.montecarlo.simulator import (
+    combine_weights,
+    normalize_weights,
+    weight_by_competition_level,
+)
 from parallel_agents.market.policy_agents import ExternalUpdateAgent
 from parallel_agents.market.world_variants import share_intervals
 from parallel_agents.replay.world_weights import WorldRule
@@ -247,13 +252,18 @@ def test_world_weights_come_from_the_data_and_follow_what_worlds_brought(pattern
         orchestrator = simulation.orchestrator
         weights = orchestrator.calculate_world_weights(simulation.worlds)
         crisis = np.array([w.users.share[w.crisis] for w in simulation.worlds])
+        contexts = [world_context(w) for w in simulation.worlds]
+        others = [
+            weight_by_competition_level(c) * (1 + c["behavioural_health"]) * (1 + c["ios_share"]) for c in contexts
+        ]
+        expected = (1 + crisis * (orchestrator.value_multiplier() - 1)) * others
         batch = run(simulation, Fixed())
         value = 1.0 + 40.0 * crisis  # only crisis parents bring value here
         planted = [replace(e, values=np.full(6, v / 6, np.float32)) for e, v in zip(batch, value, strict=True)]
         rule = orchestrator.fit_world_weights(planted)
         fitted = orchestrator.calculate_world_weights(simulation.worlds)
     assert sum(weights.values()) == pytest.approx(1.0) == pytest.approx(sum(fitted.values()))
-    assert np.corrcoef(crisis, list(weights.values()))[0, 1] > 0.5
+    np.testing.assert_allclose(list(weights.values()), expected / expected.sum())  # each factor counts in proportion
     assert np.corrcoef(value, list(fitted.values()))[0, 1] > 0.98
     assert abs(rule.exponents[1]) < 0.5 < rule.exponents[0]  # competition brought nothing
     assert simulation.orchestrator.value_multiplier() > 3.0
