@@ -31,6 +31,11 @@ from parallel_agents.nn import numerics
 from parallel_agents.replay import Ring
 
 ONE_CORE = {"CPU": 1.0}
+WORLD_HOOKS = (
+    "begin_epoch", "reset", "reset_worlds", "begin_turn", "populate", "can_act", "observe", "observe_agent",
+    "action_masks", "apply_actions", "apply_agent", "earn", "settle", "dones", "events",
+)  # fmt: skip
+"""Methods in which an environment or a grid game writes what happens in its worlds."""
 Members = tuple[int, ...]
 """The agents of one stack, by their numbers in their environment."""
 
@@ -294,6 +299,11 @@ def why_not_sharded(environments: Sequence[Any], group: AgentGroup, config: Conf
         return "experiment.autoreset is true: episodes that cross epochs would be lost with their node"
     if not kind.shardable or any(env.overrides_take_turn for env in environments):
         return f"{kind.__name__} does not say that its worlds can be played elsewhere: see Environment.shardable"
+    if hook := _hook_below_shardable(kind):
+        return (
+            f"{kind.__name__} inherits `shardable = True` and writes {hook}() itself: say `shardable = True` in it, if "
+            "what happens in a world still follows from its number in world_numbers, the epoch and the actions alone"
+        )
     if config.parallel.world_shards > group.worlds:
         return f"experiment.worlds is {group.worlds}: there can be one shard per world, at most"
     if group.standalone:
@@ -303,4 +313,15 @@ def why_not_sharded(environments: Sequence[Any], group: AgentGroup, config: Conf
         return "agents carry a state from epoch to epoch (Agent.state), which stays where the run is"
     if any(stack.ring.shape.turns < rows for stack in group.stacks):
         return f"a buffer is smaller than an epoch of {rows} turns of {group.worlds} worlds: raise model.buffer_size"
+    return None
+
+
+def _hook_below_shardable(kind: type) -> str | None:
+    """Return a method of `WORLD_HOOKS` that is written below the class that says `shardable`; None: there is none."""
+    for own in kind.__mro__:
+        if "shardable" in vars(own):
+            return None
+        for name in WORLD_HOOKS:
+            if name in vars(own):
+                return name
     return None

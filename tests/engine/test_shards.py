@@ -146,9 +146,18 @@ class OwnTurns(Odd):
         super().take_turn()
 
 
+class OwnRules(Odd):
+    """Draws by the place of a world in its shard."""
+
+    def begin_epoch(self, epoch: int) -> None:
+        super().begin_epoch(epoch)
+        self.luck = [epoch * w for w in range(self.n_worlds)]
+
+
 @pytest.mark.parametrize(
     ("cls", "config", "why"),
     [
+        (OwnRules, {}, "OwnRules inherits `shardable = True` and writes begin_epoch\\(\\) itself"),
         (Odd, {"experiment": {"autoreset": True}}, "experiment.autoreset is true: episodes that cross epochs"),
         (Unsaid, {}, "Unsaid does not say that its worlds can be played elsewhere: see Environment.shardable"),
         (OwnTurns, {}, "OwnTurns does not say"),

@@ -39,6 +39,7 @@ class Various(Eventful):
     """Agents with other classes, weights and learners side by side."""
 
     event_types = ("quiet", "crisis_parent")
+    shardable = True
     default_config = merge(Eventful.default_config, {"world": {"agents": 5}})
     weight = 5.0
 
