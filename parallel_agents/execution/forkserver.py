@@ -90,11 +90,19 @@ class ForkedProcess:
 
     def poll(self, timeout: float = 0.0) -> bool:
         """Wait at most `timeout` seconds for the process to end, and return whether it has ended."""
+        return self._wait_until(lambda: self.end is not None, timeout)
+
+    def known(self, timeout: float) -> bool:
+        """Wait at most `timeout` seconds until the pid is known; a quick worker may have answered before."""
+        return self._wait_until(lambda: self.pid > 0 or self.end is not None, timeout) and self.pid > 0
+
+    def _wait_until(self, done: Callable[[], bool], timeout: float) -> bool:
+        """Read what the server reports until `done` holds, at most for `timeout` seconds; return whether it holds."""
         until = time.monotonic() + timeout
-        while self.end is None and wait([self.sentinel], max(0.0, until - time.monotonic())):
+        while not done() and wait([self.sentinel], max(0.0, until - time.monotonic())):
             with self._lock, suppress(BlockingIOError):  # another thread has read it
                 self._receive(os.read(self.sentinel, _NUMBER.size))
-        return self.end is not None
+        return done()
 
     def _receive(self, data: bytes) -> None:
         number = _NUMBER.unpack(data)[0] if data else 0

@@ -77,6 +77,7 @@ class Worker:
             if not self.answered(timeout):
                 return False
             self.receive(timeout)
+            self._process.known(timeout)
             self._started = True
         return True
 

@@ -8,6 +8,7 @@ import resource
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -48,6 +49,20 @@ def test_one_server_forks_all_workers_of_a_process() -> None:
     assert sorted(worker.pid for worker in workers) == sorted(worker_processes(os.getpid()))
     for worker in workers:
         worker.close()
+
+
+def test_a_worker_that_answers_before_its_pid_is_reported_is_waited_for() -> None:
+    status, report = os.pipe()
+    process = forkserver.ForkedProcess(status, None)  # type: ignore[arg-type]
+    try:
+        assert not process.known(0.01)
+        late = threading.Timer(0.2, os.write, (report, forkserver._NUMBER.pack(4321)))
+        late.start()
+        assert process.known(10.0)
+        assert (process.pid, process.poll()) == (4321, False)
+        late.join(10.0)
+    finally:
+        os.close(report)
 
 
 def test_a_worker_has_the_environment_limits_and_folder_of_the_moment_it_was_started(
