@@ -112,9 +112,9 @@ def all_rows() -> str:
 def peers() -> str:
     """Return how many times as fast as its peers the whole loop is, by number of agents."""
     pattern = re.compile(r"whole loop, 8-64-64-4, batch 64, (\d+) agents(?:, (\d) cores)?: (.+) / ours")
-    records = [*rows_of("kernels"), *rows_of("peers")]
+    runs = {name: records for name in ("kernels", "peers") if (records := rows_of(name))}
     ratios: dict[str, dict[int, str]] = {}
-    for record in records:
+    for record in (record for records in runs.values() for record in records):
         if (found := pattern.fullmatch(record["name"])) and record["ratio"] is not None:
             agents, cores, peer = found.groups()
             title = peer if cores is None else f"{peer}, {cores} core{'s' * (cores != '1')} for each side"
@@ -124,7 +124,8 @@ def peers() -> str:
     sizes = sorted({agents for own in ratios.values() for agents in own})
     lines = [[title, *(own.get(agents, "") for agents in sizes)] for title, own in ratios.items()]
     header = " | ".join(["times as fast as", *(f":{agents} agents" for agents in sizes)])
-    return f"{table(header, lines)}\n\n`python -m benchmarks.run kernels peers`. {measured(records)}"
+    where = "\n".join(f"- `python -m benchmarks.run {name}`. {measured(records)}" for name, records in runs.items())
+    return f"{table(header, lines)}\n\n{where}"
 
 
 def market_learning() -> str:
