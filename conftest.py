@@ -8,4 +8,4 @@ import os
 
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
-import parallel_agents.core.compiled  # noqa: F401 - importing it is what it is for
+import parallel_agents.core.kernel_cache  # noqa: F401 - importing it is what it is for

@@ -215,7 +215,7 @@ def test_f53_every_file_of_a_run_folder_is_written_by_the_module_that_follows_no
         "cli/__init__.py",
         "cli/process_watchdog.py",
     }
-    in_the_cache, to_nowhere = {"core/compiled.py"}, {"execution/forkserver.py"}
+    in_the_cache, to_nowhere = {"core/kernel_cache.py"}, {"execution/forkserver.py"}
     package = ROOT / "parallel_agents"
     found = {str(path.relative_to(package)) for path in package.rglob("*.py") if writes.search(path.read_text())}
     assert found <= named_by_users | in_memory | by_descriptor | in_the_cache | to_nowhere
