@@ -126,6 +126,40 @@ class Room(NamedTuple):
         )
 
 
+@njit(cache=True, nogil=True, error_model="numpy", _nrt=False)  # type: ignore[untyped-decorator]
+def add_rewards(
+    alive: Bools,
+    acting: Bools,
+    rewards: NDArray[np.float32],
+    terminated: Bools,
+    truncated: Bools,
+    returns: NDArray[np.float64],
+    running: NDArray[np.float64],
+    finished: NDArray[np.float64],
+) -> int:
+    """Add the rewards (N, W) of a turn to returns, running and finished as in `Progress`; return how many acted.
+
+    Return -1 - (n * W + w) where a reward is NaN or infinite.
+    """
+    agents, worlds = rewards.shape
+    acted = 0
+    for n in range(agents):
+        for w in range(worlds):
+            reward = rewards[n, w]
+            if not np.isfinite(reward):
+                return int(-1 - (n * worlds + w))
+            acted += acting[n, w]
+            returns[n, w] += reward
+            running[0, n, w] += reward
+            running[1, n, w] += alive[n, w]
+            if terminated[n, w] or truncated[n, w]:
+                finished[0, n] += 1.0
+                finished[1, n] += running[0, n, w]
+                finished[2, n] += running[1, n, w]
+                running[0, n, w] = running[1, n, w] = 0.0
+    return int(acted)
+
+
 def _collect(
     world: Any,
     policy: Policy,
@@ -180,19 +214,12 @@ def _collect(
             for w in range(worlds):
                 if not alive[n, w]:
                     rewards[n, w], terminated[n, w], truncated[n, w] = 0.0, False, False
-                if not np.isfinite(rewards[n, w]):
-                    counters[2], counters[3] = BAD_REWARD, n * worlds + w
-                    return
                 truncated[n, w] = truncated[n, w] and not terminated[n, w]
-                returns[n, w] += rewards[n, w]
-                counters[1] += acting[n, w]
-                running[0, n, w] += rewards[n, w]
-                running[1, n, w] += alive[n, w]
-                if terminated[n, w] or truncated[n, w]:
-                    finished[0, n] += 1.0
-                    finished[1, n] += running[0, n, w]
-                    finished[2, n] += running[1, n, w]
-                    running[0, n, w] = running[1, n, w] = 0.0
+        acted = add_rewards(alive, acting, rewards, terminated, truncated, returns, running, finished)
+        if acted < 0:
+            counters[2], counters[3] = BAD_REWARD, -1 - acted
+            return
+        counters[1] += acted
         if store.active:
             _store_columns(store, turn)
             add_turn(

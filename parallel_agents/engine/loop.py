@@ -39,14 +39,13 @@ from parallel_agents.core.errors import (
 from parallel_agents.core.observations import flatten_observation
 from parallel_agents.core.types import AgentId, Array, StepResult, TurnInputs
 from parallel_agents.engine.agents import AgentGroup
-from parallel_agents.engine.collect import BAD_ACTION, BAD_OBSERVATION, CompiledWorld, Progress
+from parallel_agents.engine.collect import BAD_ACTION, BAD_OBSERVATION, CompiledWorld, Progress, add_rewards
 from parallel_agents.engine.events import read_events
 from parallel_agents.engine.plan import Plan
 from parallel_agents.engine.stacks import Stack
 from parallel_agents.execution.backend import PATIENCE, Backend, LazySnapshot, Monitored
 from parallel_agents.execution.launcher import Autoscaler, BackendLauncher
 from parallel_agents.execution.ray import RayCluster
-from parallel_agents.replay.ring import all_finite
 from parallel_agents.tracking.timeline import Timeline
 
 
@@ -351,31 +350,37 @@ class Loop:
             )
         if not self._all_alive[k]:
             rewards = np.where(alive, rewards, 0.0)
-        step.rewards[k] = rewards = np.asarray(rewards, np.float32)
-        if not all_finite(rewards):
-            agent, world = np.argwhere(~np.isfinite(rewards))[0]
-            raise NonFiniteError(
-                f"the reward of {env.agents[agent].name} in world {world} is {rewards[agent, world]} "
-                f"(epoch {self.epoch}, turn {self.turn_number}): check the environment's rewards"
-            )
+        step.rewards[k] = rewards = np.ascontiguousarray(rewards, np.float32)
         step.acted[k], step.present[k] = acted, True
         if self._stores and self.group.stores_events:
             step.events[k] = read_events(env, rewards)
         env.add_rewards(rewards)
-        self.returns[k] += rewards
-        self.transitions += int(np.count_nonzero(acted))
         self.first[k] = self._none[k]
         if k == 0:
-            self.timesteps += int(np.count_nonzero(env.active))
-        ends, ended = env.dones(), None
-        if ends is not None:
+            self.timesteps += env.n_worlds if self._all_alive[k] else int(np.count_nonzero(env.active))
+        if (ends := env.dones()) is not None:
             terminated, truncated = ends
             step.terminated[k] = terminated & alive
             step.truncated[k] = truncated & alive & ~terminated
-            ended = step.terminated[k] | step.truncated[k]
-            self.alive[k] = alive & ~ended
+            self.alive[k] = alive & ~(step.terminated[k] | step.truncated[k])
             self._all_alive[k] = bool(self.alive[k].all())
-        add_turn(self.running[k], self.finished[k], rewards, alive, ended)
+        count = add_rewards(
+            alive,
+            acted,
+            rewards,
+            step.terminated[k],
+            step.truncated[k],
+            self.returns[k],
+            self.running[k],
+            self.finished[k],
+        )
+        if count < 0:
+            agent, world = divmod(-1 - count, env.n_worlds)
+            raise NonFiniteError(
+                f"the reward of {env.agents[agent].name} in world {world} is {rewards[agent, world]} "
+                f"(epoch {self.epoch}, turn {self.turn_number}): check the environment's rewards"
+            )
+        self.transitions += count
 
     def restore(self, k: int, alive: Array, first: Array) -> None:
         """Continue the episodes of one environment where a checkpoint left them."""
@@ -395,25 +400,6 @@ class Loop:
             f"{type(env).__name__} raised {type(error).__name__}: {error} in {where} (seed {env.seed}), "
             f"at {place.filename}:{place.lineno} in {place.name}()"
         )
-
-
-def add_turn(running: Array, finished: Array, rewards: Array, alive: Array, ended: Array | None) -> None:
-    """Add one turn of all agents to the episodes in which it was played, in place.
-
-    It is a plain function on arrays, so that any loop over turns can call it; statistics never enter a digest.
-
-    running: (2, N, W) return and length of the episodes that go on. finished: (3, N) number, sum of returns and sum of
-    lengths of the episodes that have ended. rewards, alive, ended: (N, W); None: no episode ended.
-
-    >>> running, finished = np.zeros((2, 1, 2)), np.zeros((3, 1))
-    >>> add_turn(running, finished, np.array([[1.0, 2.0]]), np.ones((1, 2)), ended=np.array([[False, True]]))
-    >>> running[0].tolist(), finished[:, 0].tolist()
-    ([[1.0, 0.0]], [1.0, 2.0, 1.0])
-    """
-    running[0] += rewards
-    running[1] += alive
-    if ended is not None and ended.any():
-        end_episodes(running, finished, ended)
 
 
 def end_episodes(running: Array, finished: Array, ended: Array) -> None:

@@ -139,15 +139,21 @@ class Stack:
             self.exploration[row] = model.epsilon
 
     def act(
-        self, observations: Array, first: Array, epoch: int, turn: int, masks: Array | None = None
+        self,
+        observations: Array,
+        first: Array,
+        epoch: int,
+        turn: int,
+        masks: Array | None = None,
+        room: Turn | None = None,
     ) -> tuple[Array, dict[str, Array]]:
         """Return actions (N, W) for observations (N, W, D), and the columns to store beside them.
 
-        first: (N, W) bool, True where an episode starts.
+        first: (N, W) bool, True where an episode starts. room: arrays to use again, which hold the observations.
         """
         draws = self.draws.at(epoch, turn)
         if self.choice is not None and self.not_compiled is None:
-            chosen = self.choice.turn(observations, masks)
+            chosen = self.choice.turn(observations, masks) if room is None else room
             act(*self.compiled_inputs(chosen), draws, self.exploration, first, False, 0, len(self))
             actions, columns = self.choice.result(chosen)
             return actions, columns if masks is None else {**columns, "masks": masks}
@@ -318,6 +324,9 @@ class StackedAgents:
         """Whether these are all agents of the only environment: then its arrays are theirs."""
         self._wanted = (self._worlds, *stack.spec.observation)
         self._fitting = (self._wanted, (self._worlds, math.prod(stack.spec.observation)))  # flat observations fit too
+        self._block = np.empty((len(self.ids), self._worlds, math.prod(stack.spec.observation)), np.float32)
+        self._room = None if stack.choice is None or stack.spec.masked else stack.choice.turn(self._block, None)
+        """Arrays of a turn, used again in each, if observations come as one array without masks."""
         self._observations: Array = np.empty(0)
         self._actions: Array = np.empty(0)
         self._extras: dict[str, Array] = {}
@@ -340,7 +349,10 @@ class StackedAgents:
         self._observations = self._collate(inputs.observations)
         allowed = self._collate_masks(inputs.masks)
         first = self._gather(inputs.first)
-        self._actions, self._extras = self.stack.act(self._observations, first, inputs.epoch, inputs.turn, allowed)
+        room = self._room if self._observations is self._block else None
+        self._actions, self._extras = self.stack.act(
+            self._observations, first, inputs.epoch, inputs.turn, allowed, room
+        )
         return len(self.ids) * self._worlds
 
     def act_in_turn(self, agent_id: AgentId, observation: Array, mask: Array | None, epoch: int, turn: int) -> bool:
@@ -473,14 +485,18 @@ class StackedAgents:
 
     def _checked(self, observations: Array | Sequence[Array], ids: Sequence[AgentId]) -> Array:
         """Return finite copies (N, W, D) of the observations (W, *obs) of some agents; raise if one does not fit."""
-        alike = isinstance(observations, np.ndarray) and observations.shape[1:] in self._fitting
-        for agent_id, own in [] if alike else zip(ids, observations, strict=True):
-            if own.shape not in self._fitting:
-                raise ShapeError(
-                    f"the observation of {self._name(agent_id)} has shape {own.shape}, wanted is "
-                    f"(worlds, *obs) = {self._wanted}: check observe() or pov(), and the model's obs_shape"
-                )
-        block = _float32_copy(observations).reshape(len(ids), self._worlds, -1)
+        if isinstance(observations, np.ndarray) and observations.shape[1:] in self._fitting:
+            block = self._block
+            numbers = observations if observations.dtype == np.float32 else _float32_copy(observations)
+            np.copyto(block, numbers.reshape(block.shape))
+        else:
+            for agent_id, own in zip(ids, observations, strict=True):
+                if own.shape not in self._fitting:
+                    raise ShapeError(
+                        f"the observation of {self._name(agent_id)} has shape {own.shape}, wanted is "
+                        f"(worlds, *obs) = {self._wanted}: check observe() or pov(), and the model's obs_shape"
+                    )
+            block = _float32_copy(observations).reshape(len(ids), self._worlds, -1)
         if not all_finite(block):
             row, world = np.argwhere(~np.isfinite(block).all(axis=-1))[0]
             env = self._environments[ids[row].environment]
@@ -548,8 +564,6 @@ def _mask_of(masks: Sequence[Masks], agent_id: AgentId) -> Array | None:
 
 def _float32_copy(observations: Any) -> Array:
     """Return a copy; numbers too large for float32 become infinite, and are refused as such."""
-    if isinstance(observations, np.ndarray) and observations.dtype == np.float32:
-        return observations.copy()
     with np.errstate(over="ignore", invalid="ignore"):
         return np.array(observations, np.float32)
 

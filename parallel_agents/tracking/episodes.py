@@ -1,4 +1,4 @@
-"""Means over finished episodes: what `ep_rew_mean` and `ep_len_mean` are. `engine.loop.add_turn` counts them."""
+"""Means over finished episodes: what `ep_rew_mean` and `ep_len_mean` are. `engine.collect.add_rewards` counts them."""
 
 from __future__ import annotations
 
