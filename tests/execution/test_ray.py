@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -134,6 +135,7 @@ def test_a_run_begun_in_world_shards_on_ray_is_resumed_inline(tmp_path: Path) ->
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1800)  # some twenty processes import torch, on a machine that may be busy
 @pytest.mark.usefixtures("cluster")
 @pytest.mark.parametrize("name", PROBLEMS)
 def test_inline_threads_processes_and_ray_give_one_digest(name: str) -> None:
@@ -148,6 +150,7 @@ def test_inline_threads_processes_and_ray_give_one_digest(name: str) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1800)  # some twenty processes import torch, on a machine that may be busy
 @pytest.mark.usefixtures("cluster")
 @pytest.mark.parametrize("name", ["several endings", *PROBLEMS])
 def test_a_run_may_be_resumed_on_another_backend(name: str, tmp_path: Path) -> None:
@@ -234,6 +237,7 @@ def test_a_run_whose_worker_is_killed_ends_with_the_same_digest() -> None:
 class Broken(Odd):
     """Raises in a shard: when it is made, or in a turn."""
 
+    shardable = True
     default_config = merge(Odd.default_config, {"world": {"broken": ""}})
 
     def _fail(self, place: str) -> None:
@@ -306,16 +310,20 @@ def test_something_else_at_the_address_is_refused_within_the_deadline(
         thread = threading.Thread(target=serve, daemon=True)
         thread.start()
         with pytest.raises(ConfigError, match=rf"parallel\.address is '{address}', but Ray does not answer there"):
-            adapter._require_reachable(address)
+            adapter._reachable(address)
         thread.join(5.0)
         found[0].close()
 
 
-@pytest.mark.slow
-def test_auto_without_a_cluster_is_refused() -> None:
-    program = "from parallel_agents.execution.ray import RayCluster; RayCluster('auto')"
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
-    assert "ConfigError: parallel.address is 'auto': Could not find any running Ray instance" in done.stderr
+def test_auto_without_a_cluster_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    services = importlib.import_module("ray._private.services")
+    monkeypatch.setattr(services, "find_gcs_addresses", frozenset)
+    monkeypatch.setattr(services, "find_bootstrap_address", lambda temp_dir: None)
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    with pytest.raises(
+        ConfigError, match=r"parallel\.address is 'auto', but .* \(Could not find any running Ray instance"
+    ):
+        adapter._reachable("auto")
 
 
 def test_workers_that_do_not_fit_are_refused_with_what_there_is(cluster: RayCluster) -> None:
@@ -348,13 +356,13 @@ def test_too_few_resources_on_a_cluster_that_may_grow_are_an_error_after_the_dea
     assert 0.5 <= time.monotonic() - began < 20.0
 
 
-VERSIONS = """
+JOIN = """
 import sys
 import ray
 from parallel_agents.core.errors import ConfigError
 from parallel_agents.execution.ray import RayCluster
 
-ray.__version__ = "1.2.3"
+ray.__version__ = sys.argv[2]
 try:
     RayCluster(sys.argv[1])
 except ConfigError as error:
@@ -363,13 +371,23 @@ except ConfigError as error:
 
 
 @pytest.mark.slow
-def test_a_cluster_of_another_version_is_refused_with_both_versions(cluster: RayCluster) -> None:
-    address = cluster.ray.get_runtime_context().gcs_address
-    environment = {**os.environ, "RAY_AUTH_TOKEN": adapter._TOKEN, "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
-    command = [sys.executable, "-c", VERSIONS, address]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, env=environment)
-    assert f"REFUSED parallel.address is '{address}': Version mismatch" in done.stdout, done.stderr
-    assert "1.2.3" in done.stdout
+@pytest.mark.parametrize(
+    ("address", "version", "token", "said"),
+    [
+        ("", "1.2.3", adapter._TOKEN, r"REFUSED parallel\.address is '127.*': Version mismatch(?s:.*)1\.2\.3"),
+        ("", "", "f" * 64, r"REFUSED parallel\.address is '127.*': Failed to connect .*set RAY_AUTH_MODE=token and"),
+        ("auto", "", "f" * 64, r"REFUSED parallel\.address is 'auto'.*(does not answer there|set RAY_AUTH_MODE=token)"),
+    ],
+)
+def test_a_cluster_that_cannot_be_joined_is_refused_with_the_reason(
+    cluster: RayCluster, address: str, version: str, token: str, said: str
+) -> None:
+    """`auto` finds the Ray of these tests, which listens on loopback and has a token of its own."""
+    address = address or cluster.ray.get_runtime_context().gcs_address
+    surroundings = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": token, "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
+    command = [sys.executable, "-c", JOIN, address, version or cluster.ray.__version__]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, env={**os.environ, **surroundings})
+    assert re.match(said, done.stdout), done.stdout + done.stderr
 
 
 def test_a_full_object_store_is_reported_with_advice(cluster: RayCluster, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -481,6 +499,53 @@ def test_a_local_ray_runs_no_script_again_listens_on_loopback_only_and_leaves_no
         left = [pid for pid in pids if Path(f"/proc/{pid}").exists()]
     assert not left
     assert set(Path("/tmp").glob("ray-*")) <= folders
+
+
+# -- nodes that are different ------------------------------------------------------------------------------------------
+
+OTHER_CPU = """
+import os, sys
+os.environ.update(RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER="0", RAY_AUTH_MODE="disabled", RAY_USAGE_STATS_ENABLED="0")
+from ray.cluster_utils import Cluster
+from parallel_agents.core.config import merge
+from parallel_agents.core.errors import NumericsError
+from parallel_agents.execution.ray import RayCluster
+from tests.equivalence.worlds import Odd
+
+store = {"object_store_memory": 2**27}
+nodes = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False, **store})
+try:
+    other = {"NUMBA_CPU_NAME": "nehalem", "NUMBA_CPU_FEATURES": "", "ATEN_CPU_CAPABILITY": "default"}
+    nodes.add_node(num_cpus=2, env_vars=other, **store)
+    cluster = RayCluster(nodes.address)
+    print("CPU", *cluster.results([cluster.task(os.getenv, "NUMBA_CPU_NAME")], 60.0))
+    flags = {"backend": "ray", "num_workers": 1, "world_shards": 1, "round_deadline": 700.0}
+    for model in ({}, {"kernels": "torch"}):
+        problem = {"experiment": {"worlds": 3, "max_turns": 8}, "model": {"buffer_size": 100, **model}}
+        print("HERE", Odd(config=merge(problem, {"parallel": {"backend": "inline"}})).run_experiment()["digest"])
+        try:
+            print("THERE", Odd(config=merge(problem, {"parallel": flags})).run_experiment()["digest"])
+        except NumericsError as error:
+            print("REFUSED", error)
+    cluster.close()
+finally:
+    nodes.shutdown()
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)  # kernels are compiled for another CPU
+def test_native_kernels_give_the_same_bytes_on_a_node_with_another_cpu_and_torch_is_refused_there() -> None:
+    root = Path(__file__).parents[2]
+    done = subprocess.run([sys.executable, "-c", OTHER_CPU], capture_output=True, text=True, timeout=880, cwd=root)
+    assert done.returncode == 0, done.stderr[-3000:]
+    told = [line.partition(" ")[::2] for line in done.stdout.splitlines()]
+    assert [name for name, _ in told] == ["CPU", "HERE", "THERE", "HERE", "REFUSED"]
+    (_, cpu), (_, here), (_, there), _, (_, refusal) = told
+    assert cpu == "nehalem"
+    assert there == here
+    assert refusal.startswith(f"the machine {socket.gethostname()} would compute other bytes than this one: ")
+    assert "cpu_capability is DEFAULT, here " in refusal
 
 
 # -- nodes that are lost -----------------------------------------------------------------------------------------------
