@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import json
 import os
 import re
 import signal
@@ -546,33 +545,3 @@ def test_native_kernels_give_the_same_bytes_on_a_node_with_another_cpu_and_torch
     assert there == here
     assert refusal.startswith(f"the machine {socket.gethostname()} would compute other bytes than this one: ")
     assert "cpu_capability is DEFAULT, here " in refusal
-
-
-# -- nodes that are lost -----------------------------------------------------------------------------------------------
-
-
-def kill_nodes(kills: int, timeout: float) -> dict[str, Any]:
-    """Kill nodes of a cluster of this machine while runs go on, and return what came of it."""
-    command = [sys.executable, "-m", "tests.faults.ray_kills", "--kills", str(kills)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=timeout, cwd=Path(__file__).parents[2])
-    assert done.returncode == 0, done.stderr[-3000:]
-    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    sys.stdout.write(f"{found['kills']} nodes killed in {found['runs']} runs, {found['recovered']} recoveries\n")
-    return found
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(1200)
-def test_runs_whose_nodes_are_killed_end_with_the_same_digest() -> None:
-    found = kill_nodes(3, timeout=1000.0)
-    assert found["kills"] == 3
-    assert found["recovered"] > 0
-    assert found["digests"] == [found["wanted"]]
-
-
-@pytest.mark.nightly
-@pytest.mark.timeout(7200)
-def test_thirty_killed_nodes_change_no_digest() -> None:
-    found = kill_nodes(30, timeout=7000.0)
-    assert found["kills"] >= 30
-    assert found["digests"] == [found["wanted"]]
