@@ -134,22 +134,22 @@ def test_a_run_begun_in_world_shards_on_ray_is_resumed_inline(tmp_path: Path) ->
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(1800)  # some twenty processes import torch, on a machine that may be busy
+@pytest.mark.timeout(1800)  # many processes import torch, on a machine that may be busy
 @pytest.mark.usefixtures("cluster")
 @pytest.mark.parametrize("name", PROBLEMS)
 def test_inline_threads_processes_and_ray_give_one_digest(name: str) -> None:
     cls, problem = PROBLEMS[name]
     modes: list[dict[str, Any]] = [{"parallel": {"backend": b, "num_workers": 2}} for b in ("thread", "process")]
-    modes += [on_ray(shards, world_shards) for shards in (1, 2, 4) for world_shards in (0, shards)]
+    modes += [on_ray(shards, world_shards=shards) for shards in (1, 2, 4)]
     wanted = run(cls, merge(SMALL, problem, INLINE))
     found = [run(cls, merge(SMALL, problem, mode)) for mode in modes]
     assert wanted["updates"] > 0
     assert [summary["digest"] for summary in found] == [wanted["digest"]] * len(modes)
-    assert [summary["backend"] for summary in found] == ["thread", "process"] + ["ray"] * 6
+    assert [summary["backend"] for summary in found] == ["thread", "process"] + ["ray"] * 3
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(1800)  # some twenty processes import torch, on a machine that may be busy
+@pytest.mark.timeout(1800)  # many processes import torch, on a machine that may be busy
 @pytest.mark.usefixtures("cluster")
 @pytest.mark.parametrize("name", ["several endings", *PROBLEMS])
 def test_a_run_may_be_resumed_on_another_backend(name: str, tmp_path: Path) -> None:
