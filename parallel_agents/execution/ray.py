@@ -100,10 +100,11 @@ class RayCluster:
             if address not in (None, "auto", here):
                 raise ConfigError(f"parallel.address is {address!r}, but this process is connected to Ray at {here}")
         else:
-            found = None if address is None else _reachable(address)
+            if address is not None:
+                _require_reachable(address)
             try:
                 with _undone_surroundings():
-                    self._start(workers) if found is None else self._join(found)
+                    self._start(workers) if address is None else self._join(address)
             except (Exception, SystemExit) as error:  # Ray ends the process if a cluster does not answer
                 self.close()
                 wanted = "a local Ray could not be started" if address is None else f"parallel.address is {address!r}"
@@ -224,8 +225,8 @@ GREETING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes((0, 0, 0, 4, 0, 0, 0, 0, 
 """How a client of HTTP/2, and so of gRPC, begins: a fixed text and an empty frame of settings (type 4)."""
 
 
-def _reachable(address: str) -> str:
-    """Return host and port of a cluster; raise ConfigError unless a server of gRPC, as Ray is one, answers there.
+def _require_reachable(address: str) -> None:
+    """Raise ConfigError unless a server of gRPC, as Ray is one, answers at an address.
 
     address: as in the configuration. For `auto` Ray looks for a cluster of this machine.
     """
@@ -238,7 +239,7 @@ def _reachable(address: str) -> str:
         host, _, port = found.rpartition(":")
         with socket.create_connection((host, int(port)), CONNECT_DEADLINE) as connection:
             if os.environ.get("RAY_USE_TLS") == "1":
-                return found
+                return
             connection.sendall(GREETING)
             answer = connection.recv(9)
             if answer[3:4] != GREETING[-6:-5]:
@@ -248,7 +249,6 @@ def _reachable(address: str) -> str:
             f"{asked}, but Ray does not answer there ({error}): is the cluster up, and is this its port (6379 unless "
             "`ray start --port` says otherwise)?"
         ) from error
-    return found
 
 
 @contextlib.contextmanager

@@ -309,7 +309,7 @@ def test_something_else_at_the_address_is_refused_within_the_deadline(
         thread = threading.Thread(target=serve, daemon=True)
         thread.start()
         with pytest.raises(ConfigError, match=rf"parallel\.address is '{address}', but Ray does not answer there"):
-            adapter._reachable(address)
+            adapter._require_reachable(address)
         thread.join(5.0)
         found[0].close()
 
@@ -322,7 +322,7 @@ def test_auto_without_a_cluster_is_refused(monkeypatch: pytest.MonkeyPatch) -> N
     with pytest.raises(
         ConfigError, match=r"parallel\.address is 'auto', but .* \(Could not find any running Ray instance"
     ):
-        adapter._reachable("auto")
+        adapter._require_reachable("auto")
 
 
 def test_workers_that_do_not_fit_are_refused_with_what_there_is(cluster: RayCluster) -> None:
