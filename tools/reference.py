@@ -76,11 +76,12 @@ def _market() -> str:
         _command("market", "sample", "--out", export, "--users", "1500", "--days", "28")
         _command("market", "discover", export, "--out", patterns)
         simulated = _command("market", "simulate", patterns, "--worlds", "20", "--episodes", "40")
-        _command("market", "train", patterns, "--out", out, "--worlds", "10", "--batch", "10", "--steps", "3")
+        trained = _command(
+            "market", "train", patterns, "--out", out, "--worlds", "10", "--epochs", "3", "--episodes", "0"
+        )
         timeless = {name: value for name, value in simulated.items() if "second" not in name}
-        weights = sorted(Path(out).rglob("*.safetensors"))
-        parts = [Path(patterns).read_bytes(), json.dumps(timeless, sort_keys=True).encode()]
-        return _hash(*parts, *(path.read_bytes() for path in weights))
+        texts = json.dumps(timeless, sort_keys=True), str(trained["digest"])
+        return _hash(Path(patterns).read_bytes(), *(text.encode() for text in texts))
 
 
 def _defence() -> str:

@@ -242,8 +242,6 @@ def _only_environment(module: ModuleType, target: str) -> type[Environment]:
     ]
     if len(classes) != 1:
         names = ", ".join(cls.__name__ for cls in classes) or "none"
-        raise TargetError(
-            f"{target} must define exactly one subclass of ParallelEnvironment; found {names}. "
-            f"Name one with {target}:Class{_hint_for_foreign(module, target)}"
-        )
+        advice = f". Name one with {target}:Class" if classes else _hint_for_foreign(module, target)
+        raise TargetError(f"{target} must define exactly one subclass of ParallelEnvironment; found {names}{advice}")
     return classes[0]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from itertools import pairwise
 from typing import Any
@@ -188,7 +188,7 @@ def diff(options: Diff) -> int:
         "version": _differences(*({"version": record.get("version"), "git": record.get("git")} for record in records)),
         "sources": _differences(_source_hashes(one), _source_hashes(other)),
         "first_metric": None if equal else first_difference(read_metrics(one.path), read_metrics(other.path)),
-        "first_tensor": None if equal else _first_tensor(one, other),
+        "first_tensor": None if equal else _first_tensor(one, other, agent_names(read_metrics(one.path))),
     }
     print_result(plain(result), _format_diff(result), as_json=options.json)
     return 0 if equal else 1
@@ -210,9 +210,14 @@ def _differences(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
     return [f"{key}: {one.get(key)} | {other.get(key)}" for key in keys]
 
 
+def agent_names(metrics: Metrics) -> list[str]:
+    """Return the names of the agents of a run, replica after replica."""
+    return [str(name) for name in metrics.start.get("agents", [])]
+
+
 def first_difference(one: Metrics, other: Metrics) -> dict[str, Any] | None:
     """Return the first epoch, agent and recorded value in which two runs part; None if none is recorded."""
-    names = [str(name) for name in one.start.get("agents", [])]
+    names = agent_names(one)
     epochs, rounds = zip(one.epochs, other.epochs, strict=False), zip(one.rounds, other.rounds, strict=False)
     for ours, theirs in sorted([*epochs, *rounds], key=lambda pair: int(pair[0]["epoch"])):
         left, right = _columns(ours), _columns(theirs)
@@ -229,8 +234,11 @@ def _columns(record: Mapping[str, Any]) -> dict[str, list[Any]]:
     return {**{name: record[key] for name, key in known.items() if key in record}, **record["metrics"]}
 
 
-def _first_tensor(one: RunFolder, other: RunFolder) -> dict[str, Any] | None:
-    """Return epoch, agent and tensor in which the oldest common checkpoints of two runs differ."""
+def _first_tensor(one: RunFolder, other: RunFolder, names: Sequence[str]) -> dict[str, Any] | None:
+    """Return epoch, agent and tensor in which the oldest common checkpoints of two runs differ.
+
+    names: of the agents of the first run. If they are in several stacks, the row of a stack stands for the agent.
+    """
     stores = Store(one.path), Store(other.path)
     for epoch in sorted(set(stores[0].epochs()) & set(stores[1].epochs())):
         try:
@@ -241,7 +249,9 @@ def _first_tensor(one: RunFolder, other: RunFolder) -> dict[str, Any] | None:
         for name in sorted(name for name in set(ours) & set(theirs) if ".metric." not in name):
             if (place := _first_place(ours[name], theirs[name])) is not None:
                 stack, _, tensor = name.partition(".")
-                return {"epoch": epoch, "stack": stack, "agent": place, "tensor": tensor}
+                alone = [size for size, _ in pairs[0][1].values["shape"]] == [len(names)]
+                agent = names[place] if alone and stack == "0" else f"row {place} of stack {stack}"
+                return {"epoch": epoch, "agent": agent, "tensor": tensor}
     return None
 
 
@@ -274,8 +284,7 @@ def _format_diff(result: Mapping[str, Any]) -> str:
         )
     if found := result["first_tensor"]:
         lines.append(
-            f"oldest common checkpoint that differs: epoch {found['epoch']}, row {found['agent']} of stack "
-            f"{found['stack']}, tensor {found['tensor']}"
+            f"oldest common checkpoint that differs: epoch {found['epoch']}, {found['agent']}, tensor {found['tensor']}"
         )
     if not (result["equal"] or result["first_metric"] or result["first_tensor"]):
         lines.append("nothing differs in the epochs and checkpoints that both have recorded")

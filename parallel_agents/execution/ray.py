@@ -100,7 +100,8 @@ class RayCluster:
             if address not in (None, "auto", here):
                 raise ConfigError(f"parallel.address is {address!r}, but this process is connected to Ray at {here}")
         else:
-            _require_reachable(address)
+            if address is not None:
+                _require_reachable(address)
             try:
                 with _undone_surroundings():
                     self._start(workers) if address is None else self._join(address)
@@ -133,7 +134,14 @@ class RayCluster:
             constants.ENABLE_RAY_CLUSTER = clusters
 
     def _join(self, address: str) -> None:
-        self.ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
+        os.environ.setdefault("RAY_gcs_server_port_wait_time_s", f"{CONNECT_DEADLINE:.0f}")
+        try:
+            self.ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
+        except ConnectionError as error:
+            raise ConnectionError(
+                f"{error}, though something answers there: if the cluster asks for a token, set RAY_AUTH_MODE=token "
+                "and RAY_AUTH_TOKEN"
+            ) from error
 
     def room(self, resources: Mapping[str, float], *, beside: int | None = None) -> int:
         """Return how many workers with these resources fit on the nodes that live now, beside those of this run.
@@ -217,12 +225,18 @@ GREETING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes((0, 0, 0, 4, 0, 0, 0, 0, 
 """How a client of HTTP/2, and so of gRPC, begins: a fixed text and an empty frame of settings (type 4)."""
 
 
-def _require_reachable(address: str | None) -> None:
-    """Raise ConfigError if nobody listens at an address, or something that is no server of gRPC, as Ray is one."""
-    if address is None or address == "auto":
-        return
-    host, _, port = address.rpartition(":")
+def _require_reachable(address: str) -> None:
+    """Raise ConfigError unless a server of gRPC, as Ray is one, answers at an address.
+
+    address: as in the configuration. For `auto` Ray looks for a cluster of this machine.
+    """
+    asked, found = f"parallel.address is {address!r}", address
     try:
+        if address == "auto":
+            services: Any = importlib.import_module("ray._private.services")
+            found = services.canonicalize_bootstrap_address(address)
+            asked += f", which is {found} on this machine"
+        host, _, port = found.rpartition(":")
         with socket.create_connection((host, int(port)), CONNECT_DEADLINE) as connection:
             if os.environ.get("RAY_USE_TLS") == "1":
                 return
@@ -230,10 +244,10 @@ def _require_reachable(address: str | None) -> None:
             answer = connection.recv(9)
             if answer[3:4] != GREETING[-6:-5]:
                 raise ConnectionError("what listens there is no Ray")
-    except OSError as error:
+    except (OSError, ValueError) as error:
         raise ConfigError(
-            f"parallel.address is {address!r}, but Ray does not answer there ({error}): is the cluster up, and is this "
-            "its port (6379 unless `ray start --port` says otherwise)?"
+            f"{asked}, but Ray does not answer there ({error}): is the cluster up, and is this its port (6379 unless "
+            "`ray start --port` says otherwise)?"
         ) from error
 
 

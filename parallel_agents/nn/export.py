@@ -24,6 +24,9 @@ from parallel_agents.nn.distributions import SquashedGaussian
 from parallel_agents.nn.layers import MLP, Network
 from parallel_agents.nn.user_module import ModuleNetwork
 
+SHOWN = 6
+"""How many weights that do not fit an error names."""
+
 
 def to_module(network: Network, row: Tensor) -> nn.Module:
     """Return a network with the weights of one agent's row (1, size) as a module of its own."""
@@ -35,15 +38,32 @@ def to_module(network: Network, row: Tensor) -> nn.Module:
 def load_module(network: Network, row: Tensor, weights: nn.Module | Mapping[str, Tensor]) -> Tensor:
     """Return a copy of one agent's row (1, size) with the weights of a module, or of its `state_dict`."""
     module, new = _empty_module(network), row.clone()
-    given = weights.state_dict() if isinstance(weights, nn.Module) else weights
-    try:
-        module.load_state_dict(dict(given))
-    except RuntimeError as error:
-        raise ConfigError(f"the weights do not fit {network}: {error}") from error
+    given = dict(weights.state_dict() if isinstance(weights, nn.Module) else weights)
+    asked, found = _shapes(module.state_dict()), _shapes(given)
+    different = [
+        f"{name}: asked {asked.get(name, 'none')}, found {found.get(name, 'none')}"
+        for name in asked | found
+        if asked.get(name) != found.get(name)
+    ]
+    if different:
+        more = f" and {len(different) - SHOWN} more" if len(different) > SHOWN else ""
+        raise ConfigError(
+            f"the weights do not fit this agent's network: {'; '.join(different[:SHOWN])}{more}. Give weights with the "
+            "names and shapes of to_module(), or make the agent with their sizes (model.hidden, model.network)"
+        )
+    module.load_state_dict(given)
     if not all(bool(torch.isfinite(parameter).all()) for parameter in module.parameters()):
         raise ConfigError("the weights hold NaN or infinity: they are of no use")
     _copy(network, new, module, into_row=True)
     return new
+
+
+def _shapes(weights: Mapping[str, Any]) -> dict[str, str]:
+    """Return the shape of every tensor, or the type of what is none, as a text."""
+    return {
+        name: str(tuple(value.shape)) if isinstance(value, Tensor) else type(value).__name__
+        for name, value in weights.items()
+    }
 
 
 class _Dueling(nn.Module):

@@ -146,10 +146,11 @@ def test_the_first_epoch_agent_and_tensor_are_named(command: Command, tmp_path: 
     found = command("diff", "one", "other", "--json")
     assert found.code == 1
     assert (found.json["first_metric"]["epoch"], found.json["first_metric"]["agent"]) == (3, "agent_1")
-    assert (found.json["first_tensor"]["epoch"], found.json["first_tensor"]["agent"]) == (3, 1)
+    assert (found.json["first_tensor"]["epoch"], found.json["first_tensor"]["agent"]) == (3, "agent_1")
     assert found.json["sources"][0].startswith("target/guess.py: ")
     text = command("diff", "one", "other").out
     assert "first recorded difference: epoch 3, agent_1, reward" in text
+    assert "oldest common checkpoint that differs: epoch 3, agent_1, tensor " in text
 
 
 def test_runs_are_listed_and_filtered(command: Command, tmp_path: Path) -> None:

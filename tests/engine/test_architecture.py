@@ -6,11 +6,12 @@ import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from types import FrameType
+from types import CodeType, FrameType
 from typing import Any, ClassVar
 
 import numpy as np
 import pytest
+from numba.core.dispatcher import Dispatcher
 
 import parallel_agents
 from parallel_agents import Agent, ParallelEnvironment
@@ -52,22 +53,33 @@ def named_files(walk: str) -> list[str]:
     return re.findall(r"^\d+\. `([\w/]+\.py)`", match[1], re.MULTILINE)
 
 
-def traced(function: Callable[..., Any], files: set[str]) -> Callable[..., Any]:
+def traced(monkeypatch: pytest.MonkeyPatch, function: Callable[..., Any], files: set[str]) -> Callable[..., Any]:
     """Return a function that adds every package file whose code it executes to `files`."""
 
-    def note(frame: FrameType, event: str, _: Any) -> None:
-        path = Path(frame.f_code.co_filename)
-        if event == "call" and path.is_relative_to(PACKAGE):
+    def note(code: CodeType) -> None:
+        path = Path(code.co_filename)
+        if path.is_relative_to(PACKAGE):
             files.add(str(path.relative_to(PACKAGE)))
+
+    def note_frame(frame: FrameType, event: str, _: Any) -> None:
+        if event == "call":
+            note(frame.f_code)
+
+    def note_compiled(kernel: Any, *args: Any, **kwargs: Any) -> Any:
+        if sys.getprofile() is note_frame:
+            note(kernel.py_func.__code__)
+        return call(kernel, *args, **kwargs)
 
     def wrapped(*args: Any, **kwargs: Any) -> Any:
         before = sys.getprofile()
-        sys.setprofile(note)
+        sys.setprofile(note_frame)
         try:
             return function(*args, **kwargs)
         finally:
             sys.setprofile(before)
 
+    call = Dispatcher.__call__
+    monkeypatch.setattr(Dispatcher, "__call__", note_compiled)  # since Python 3.12 no profiler sees compiled functions
     return wrapped
 
 
@@ -77,7 +89,7 @@ def test_a_walk_passes_through_the_files_that_the_page_names(
 ) -> None:
     files: set[str] = set()
     Line().run_experiment()  # compiles what is not in the cache; compiling executes other files
-    monkeypatch.setattr(owner, method, traced(getattr(owner, method), files))
+    monkeypatch.setattr(owner, method, traced(monkeypatch, getattr(owner, method), files))
     Line().run_experiment()
     assert files == set(named_files(walk))
     assert len(files) <= MOST_FILES

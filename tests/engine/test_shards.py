@@ -15,6 +15,7 @@ from parallel_agents.core.errors import ConfigError, DeadlineError, WorkerDied, 
 from parallel_agents.engine import shards
 from parallel_agents.env import Agent
 from parallel_agents.execution import launcher
+from parallel_agents.market import MarketEnvironment
 from parallel_agents.tracking.callbacks import BaseCallback
 from parallel_agents.workflows.defence import NetworkDefence
 from tests.equivalence import test_importance as importance
@@ -31,6 +32,7 @@ CASES: dict[str, tuple[Any, dict[str, Any]]] = {
     "agents that act one after the other": (Odd, {"parallel": {"turn_order": "sequential"}}),
     "event types": (importance.Various, {"experiment": {"worlds": 3, "max_turns": 8}}),
     "a compiled game": (treasure_hunt(), {"world": {"agents": 2}, "model": {"hidden": (8,)}}),
+    "the market": (MarketEnvironment, {"experiment": {"max_turns": 6}, "model": {"algorithm": "ppo", "hidden": (8,)}}),
     "the defence": (NetworkDefence, {"experiment": {"max_turns": 6, "epochs": 2}, "model": {"hidden": (8,)}}),
 }
 

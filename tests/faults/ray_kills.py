@@ -79,6 +79,8 @@ class Nodes:
 class Slow(Odd):
     """A game whose turns take a while where its worlds are a shard, so that a kill meets an epoch that is played."""
 
+    shardable = True
+
     def begin_turn(self) -> None:
         if self.n_worlds < WORLDS:
             time.sleep(SECONDS_OF_A_TURN)

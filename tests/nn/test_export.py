@@ -84,7 +84,23 @@ def test_networks_without_an_ordinary_form_are_refused(model: Model, message: st
 
 def test_weights_that_do_not_fit_are_refused(tmp_path: Path) -> None:
     model = DQN((5,), 3, hidden=(8,))
-    with pytest.raises(ConfigError, match="the weights do not fit"):
+    before = {name: tensor.clone() for name, tensor in model.state.tensors.items()}
+    with pytest.raises(ConfigError) as wider:
         model.load_module(DQN((5,), 3, hidden=(9,)).to_module())
+    assert str(wider.value) == (
+        "the weights do not fit this agent's network: 1.weight: asked (8, 5), found (9, 5); 1.bias: asked (8,), found "
+        "(9,); 3.weight: asked (3, 8), found (3, 9). Give weights with the names and shapes of to_module(), or make the "
+        "agent with their sizes (model.hidden, model.network)"
+    )
+    renamed = {name.replace("3.", "head."): tensor for name, tensor in model.to_module().state_dict().items()}
+    with pytest.raises(
+        ConfigError, match=r"3\.bias: asked \(3,\), found none; .*head\.bias: asked none, found \(3,\)\."
+    ):
+        model.load_module(renamed)
+    with pytest.raises(ConfigError, match=r"1\.bias: asked \(8,\), found float\."):
+        model.load_module({**model.to_module().state_dict(), "1.bias": 0.5})  # type: ignore[dict-item]
+    with pytest.raises(ConfigError, match=r"found \(4, 5\); .* and 4 more\. Give"):
+        model.load_module(DQN((5,), 3, hidden=(4,) * 4).to_module())
+    assert all(torch.equal(before[name], tensor) for name, tensor in model.state.tensors.items())
     with pytest.raises(ConfigError, match=r"ends in \.onnx"):
         model.export(tmp_path / "net.txt")

@@ -159,7 +159,7 @@ def _periods(history: History, landscape: Ints, effects: Mapping[str, tuple[Esti
     last = history.periods - 1
     return tuple(
         Period(
-            str(history.first_day + PERIOD_DAYS * q),
+            str(history.first_day + np.timedelta64(PERIOD_DAYS * q, "D")),
             PERIOD_DAYS if q < last else history.days - PERIOD_DAYS * q,
             int(landscape[q]),
             {axis: estimates[q] for axis, estimates in effects.items()},

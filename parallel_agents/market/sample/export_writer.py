@@ -126,7 +126,7 @@ def _render_reports(market: HiddenMarket, calendar: Calendar, reports: AdReports
     """Return the ads table, the auction insights and the report by hour."""
     pa = _pyarrow()
     words = {
-        "day": [str(calendar.first_day + i) for i in range(calendar.days)],
+        "day": [str(day) for day in calendar.first_day + np.arange(calendar.days)],
         "campaign": market.campaigns.names,
         "creative": market.campaigns.creatives,
         "competitor": market.rivals.names,

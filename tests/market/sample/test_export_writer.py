@@ -84,7 +84,10 @@ def test_the_five_landscapes_come_in_order_and_shape_the_insights(sample):
     order = [LANDSCAPES[i] for i in sample.reports.landscape]
     assert list(dict.fromkeys(order)) == list(LANDSCAPES)
     rows = sample.insights.to_pylist()
-    days = {str(sample.journeys.calendar.first_day + i): name for i, name in enumerate(order)}
+    days = {
+        str(day): name
+        for day, name in zip(sample.journeys.calendar.first_day + np.arange(len(order)), order, strict=True)
+    }
 
     def overlap(rival: str, landscape: str) -> float:
         return float(
