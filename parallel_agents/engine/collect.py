@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from parallel_agents.algorithms.acting_kernels import Policy, Scratch, Turn, act
 from parallel_agents.core import PACKAGE
-from parallel_agents.core.compiled import njit
+from parallel_agents.core.compiled import compiled_once, njit
 from parallel_agents.core.errors import ContractError
 from parallel_agents.core.types import Array
 from parallel_agents.kernels.intrinsics import bits32
@@ -65,6 +65,16 @@ class CompiledWorld(NamedTuple):
     acting: (N, W) agents that act. rewards: (N, W) float32, all 0. terminated and truncated: (N, W) bool, all False.
     Return -1, or n * W + w where an action does not exist.
     """
+
+
+@compiled_once
+def nothing_restarts(arrays: Any, which: Bools, epoch: int, turn: int) -> None:
+    """Do nothing: the `reset` of worlds whose episodes last an epoch, which the environment starts."""
+
+
+@compiled_once
+def nothing_moves(arrays: Any, active: Bools, able: Bools, epoch: int, turn: int) -> None:
+    """Do nothing: the `begin_turn` of worlds in which nothing but the agents moves."""
 
 
 class Progress(NamedTuple):

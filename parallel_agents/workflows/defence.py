@@ -9,25 +9,68 @@ the 52 bits. It chooses among the 45 `CHOICES` of that module, or with `world.al
 The challenge adds up the returns of the first 30, 50 and 100 turns, so that a turn counts three times, twice or once.
 `world.turn_weights` multiplies rewards by these weights (scaled to mean 1), and the last turn really ends the episode:
 what is learned is what is scored. `world.weights` starts the defender from a file of weights.
+
+Whole epochs are played in compiled code, except those that are recorded, and except where a red agent is written in
+Python.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
+from parallel_agents.core.compiled import compiled_once
 from parallel_agents.core.config import build_section
-from parallel_agents.core.errors import ConfigError
+from parallel_agents.core.errors import ActionError, ConfigError
 from parallel_agents.core.types import Array
+from parallel_agents.engine.collect import CompiledWorld, nothing_moves, nothing_restarts
 from parallel_agents.env import Agent, ParallelEnvironment
 from parallel_agents.workflows.network import NetworkWorlds, Quirks
-from parallel_agents.workflows.network.observations import CHOICES, HISTORY_SIZE, History
+from parallel_agents.workflows.network.observations import (
+    CHOICES,
+    HISTORY_SIZE,
+    ORDERED_SIZE,
+    History,
+    resolve_choices,
+    update_history,
+)
 from parallel_agents.workflows.network.quirks import version_quirks
 from parallel_agents.workflows.network.scenario import LENGTHS, N_ACTIONS, OBSERVATION_SIZE
+from parallel_agents.workflows.network.step_kernels import step_worlds
 from parallel_agents.workflows.pictures import NetworkRecorder
+
+_HOOKS = (
+    "begin_turn", "observe", "observe_agent", "can_act", "apply_actions", "apply_agent", "dones", "reset_worlds",
+    "add_rewards",
+)  # fmt: skip
+"""Methods that compiled epochs do not call."""
+
+
+class DefenceWorld(NamedTuple):
+    """The worlds with their defender: what the functions of this module read and write."""
+
+    state: NDArray[np.void]
+    """(W,), like `history`; `rules` and `episode` have one record each."""
+    rules: NDArray[np.void]
+    episode: NDArray[np.void]
+    history: NDArray[np.void]
+    bits: NDArray[np.uint8]
+    """(W, 52) what blue observes."""
+    features: NDArray[np.float32]
+    """(W, ORDERED_SIZE) bits and features of the past, of which the defender reads the first columns."""
+    actions: NDArray[np.int64]
+    """(W,) the actions of the last turn, among all 145."""
+    rewards: NDArray[np.float64]
+    """(W,) its rewards, without the weight of the turn."""
+    turn_weights: NDArray[np.float64]
+    """One for each turn of an episode."""
+    n_choices: int
+    ends: bool
+    """Whether the last turn ends the episode."""
 
 
 class NetworkDefence(ParallelEnvironment):
@@ -75,6 +118,8 @@ class NetworkDefence(ParallelEnvironment):
     def setup_agents(self) -> None:
         """Create the worlds and one defender."""
         options = dict(self.config.world)
+        if self.config.experiment.autoreset:
+            raise ConfigError("experiment.autoreset is true: an episode of the defence is one epoch, set it to false")
         for name in ("history", "all_actions", "turn_weights"):
             if not isinstance(options[name], bool):
                 raise ConfigError(f"world.{name} is {options[name]!r}: say true or false")
@@ -94,44 +139,103 @@ class NetworkDefence(ParallelEnvironment):
             first_world=self.world_numbers.start,
         )
         size = HISTORY_SIZE if options["history"] else OBSERVATION_SIZE
-        self._history = History(self.n_worlds, self.worlds.rules, size)
-        self._observations: Array = np.zeros((1, self.n_worlds, size))
+        self._history = History(self.n_worlds, self.worlds.rules, ORDERED_SIZE)
         turns = np.arange(self.worlds.steps)
         counted = (turns[:, None] < np.array(LENGTHS)).sum(axis=1) if options["turn_weights"] else np.ones(len(turns))
-        self._turn_weights = counted / max(counted.mean(), 1e-9)
-        self._n_choices = N_ACTIONS if options["all_actions"] else len(CHOICES)
-        self.agents = [Agent(model=self.make_model((size,), self._n_choices), name="defender")]
+        self.arrays = DefenceWorld(
+            state=self.worlds.state,
+            rules=self.worlds.rules,
+            episode=self.worlds.episode,
+            history=self._history.records,
+            bits=np.zeros((self.n_worlds, OBSERVATION_SIZE), np.uint8),
+            features=np.zeros((self.n_worlds, ORDERED_SIZE), np.float32),
+            actions=np.zeros(self.n_worlds, np.int64),
+            rewards=np.zeros(self.n_worlds),
+            turn_weights=counted / max(counted.mean(), 1e-9),
+            n_choices=N_ACTIONS if options["all_actions"] else len(CHOICES),
+            ends=options["turn_weights"],
+        )
+        """The worlds, as compiled code reads and writes them."""
+        self._observations = self.arrays.features[None, :, :size]
+        self._ends: tuple[Array, Array] = np.zeros((1, self.n_worlds), np.bool_), np.zeros((1, self.n_worlds), np.bool_)
+        self.agents = [Agent(model=self.make_model((size,), self.arrays.n_choices), name="defender")]
         if options["weights"] is not None:
             self.agents[0].model.load_weights(options["weights"])
 
     def reset(self) -> None:
         """Start an episode in every world with the draws of this epoch."""
-        bits = self.worlds.reset(self.epoch)
-        self._observations = self._history.reset(bits)[None]
+        self.arrays.features[:] = self._history.reset(self.worlds.reset(self.epoch))
 
     def observe(self) -> Array:
-        """Return (1, W, 52), or (1, W, HISTORY_SIZE) with features of the past."""
+        """Return (1, W, 52), or (1, W, HISTORY_SIZE) with features of the past, in an array that turns overwrite."""
         return self._observations
 
     def apply_actions(self, actions: Array) -> Array:
         """Play one turn of every world; return rewards (1, W)."""
-        weight = self._turn_weights[self.worlds.turn]
-        chosen = self._history.actions(actions[0], self._n_choices)
-        bits, rewards, _ = self.worlds.step(chosen)
+        self.worlds.choose_in_python()
+        rewards, self._ends = np.zeros((1, self.n_worlds), np.float32), tuple(np.zeros((2, 1, self.n_worlds), np.bool_))
+        moment = self.acting, self.active, rewards, *self._ends, self.epoch, self.turn
+        if (w := apply(self.arrays, actions[..., None], *moment)) >= 0:
+            raise ActionError(f"choice {actions[0, w]} of world {w} is not one of the {self.arrays.n_choices}")
         if self.recorder is not None:
-            self.recorder.capture(chosen, rewards)
-        self._observations = self._history.update(chosen, bits)[None]
-        return np.asarray(weight * rewards)[None]
+            self.recorder.capture(self.arrays.actions, self.arrays.rewards)
+        return rewards
 
-    def dones(self) -> tuple[Array, Array] | None:
+    def dones(self) -> tuple[Array, Array]:
         """Return (1, W) terminated and truncated: with `turn_weights`, nothing counts after the last turn."""
-        if self.worlds.turn < self.worlds.steps:
-            return None
-        ended = np.full((1, self.n_worlds), self.config.world["turn_weights"])
-        return ended, np.zeros_like(ended)
+        return self._ends
+
+    def compiled_world(self) -> CompiledWorld | str:
+        """Return the worlds as compiled code, or what is written in Python."""
+        if hook := self.hook_in_python(NetworkDefence, _HOOKS):
+            return hook
+        if red := next(iter(self.worlds.red_in_python.values()), None):
+            return f"the red agent {type(red).__name__} is written in Python"
+        if self.recorder is not None and self.recorder.is_due:
+            return "the epoch is recorded"
+        return CompiledWorld(self.arrays, nothing_restarts, nothing_moves, observe, apply)
 
 
 def _override_quirks(preset: Quirks, switches: Any) -> Quirks:
     """Return a version's quirks with some switches changed."""
     values = {name: getattr(preset, name) for name in Quirks.__dataclass_fields__} | dict(switches)
     return build_section(Quirks, values, "world.quirks")
+
+
+# -- compiled --------------------------------------------------------------------------------------------------------
+
+
+@compiled_once
+def observe(world: DefenceWorld, out: NDArray[np.float32]) -> None:
+    """Write the observations (1, W, size)."""
+    for w in range(out.shape[1]):
+        for d in range(out.shape[2]):
+            out[0, w, d] = world.features[w, d]
+
+
+@compiled_once
+def apply(
+    world: DefenceWorld,
+    actions: NDArray[np.int64],
+    acting: NDArray[np.bool_],
+    active: NDArray[np.bool_],
+    rewards: NDArray[np.float32],
+    terminated: NDArray[np.bool_],
+    truncated: NDArray[np.bool_],
+    epoch: int,
+    turn: int,
+) -> int:
+    """Play one turn of every world with the choices (1, W, 1)."""
+    number = world.episode[0].turn
+    for w in range(len(world.actions)):
+        world.actions[w] = actions[0, w, 0]
+        if not 0 <= world.actions[w] < world.n_choices:
+            return w
+    if world.n_choices < N_ACTIONS:
+        resolve_choices(world.history, world.rules, world.actions)
+    step_worlds(world.state, world.rules, world.episode, world.actions, world.bits, world.rewards)
+    update_history(world.history, world.rules, world.actions, world.bits, world.features)
+    for w in range(len(world.actions)):
+        rewards[0, w] = world.turn_weights[number] * world.rewards[w]
+        terminated[0, w] = world.ends and number + 1 == len(world.turn_weights)
+    return -1

@@ -45,7 +45,7 @@ def test_a_choice_becomes_the_action_that_is_played_and_remembered() -> None:
         env.reset()
         env.apply_actions(np.full((1, 4), action))
     np.testing.assert_array_equal(few.observe(), many.observe())
-    np.testing.assert_array_equal(few.worlds._state["decoys"], many.worlds._state["decoys"])
+    np.testing.assert_array_equal(few.worlds.state["decoys"], many.worlds.state["decoys"])
     assert (few.worlds.blue_success == 1).all()
     assert (few.agents[0].model.spec.actions, many.agents[0].model.spec.actions) == (len(CHOICES), 145)
 
