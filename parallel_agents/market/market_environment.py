@@ -5,6 +5,8 @@
 A turn is one step of every world; an epoch is one episode. Each bidder has its own network, its own buffer, and its own
 budget in each world. Several bidders compete with each other and with the worlds' rivals. Worlds are drawn from the
 run's seed, so an evaluation, which has another seed, uses worlds that no training has seen.
+
+Whole epochs are played in compiled code, unless agents sample by event class.
 """
 
 from __future__ import annotations
@@ -12,19 +14,41 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
-from parallel_agents.core.errors import ConfigError
+from parallel_agents.core.compiled import compiled_once
+from parallel_agents.core.errors import ActionError, ConfigError
 from parallel_agents.core.types import Array
+from parallel_agents.engine.collect import CompiledWorld, nothing_moves, nothing_restarts
 from parallel_agents.env import Agent, ParallelEnvironment
-from parallel_agents.market.actions import LEVELS, action_form, step_market
+from parallel_agents.market.actions import LEVELS, FormArrays, act, action_form, as_columns
 from parallel_agents.market.discovery import Patterns
 from parallel_agents.market.pattern_source import load_patterns
 from parallel_agents.market.simulation import MarketWorlds
+from parallel_agents.market.simulation.market_worlds import write_observations
+from parallel_agents.market.simulation.slices import MarketArrays
 from parallel_agents.market.world_types import World
 from parallel_agents.market.world_variants import POPULATION, create_world_variants
+
+_HOOKS = (
+    "begin_turn", "observe", "observe_agent", "can_act", "apply_actions", "apply_agent", "dones", "reset_worlds",
+    "add_rewards",
+)  # fmt: skip
+"""Methods that compiled epochs do not call."""
+
+
+class BiddingWorld(NamedTuple):
+    """The worlds with their bidders: what the functions of this module read and write."""
+
+    market: MarketArrays
+    form: FormArrays
+    by_score: bool
+    """Whether rewards are changes of the score; else profits."""
+    rewards: NDArray[np.float64]
+    """(N, W) of the last turn."""
 
 
 class MarketEnvironment(ParallelEnvironment):
@@ -81,6 +105,8 @@ class MarketEnvironment(ParallelEnvironment):
             raise ConfigError(f"world.objective is {options['objective']!r}: allowed is score, profit")
         self.form = action_form(options["actions"], tuple(options["levels"]), self.market)
         shape = (len(self.market.names),)
+        self._rewards = np.zeros((options["agents"], self.n_worlds))
+        self._ends: tuple[Array, ...] = tuple(np.zeros((2, *self._rewards.shape), np.bool_))
         self.agents = [Agent(model=self.make_model(shape, self.form.space)) for _ in range(options["agents"])]
 
     def _groups(self) -> list[tuple[World, ...]]:
@@ -129,15 +155,62 @@ class MarketEnvironment(ParallelEnvironment):
         return self.market.observe()
 
     def apply_actions(self, actions: Any) -> Array:
-        return step_market(self.market, self.form, actions, self.config.world["objective"]).astype(np.float32)
+        rewards = np.zeros(self._rewards.shape, np.float32)
+        self._ends = tuple(np.zeros((2, *rewards.shape), np.bool_))
+        moment = self.acting, self.active, rewards, *self._ends, self.epoch, self.turn
+        if (place := apply(self._arrays(), as_columns(actions), *moment)) >= 0:
+            agent, world = divmod(place, self.n_worlds)
+            raise ActionError(f"{self.agents[agent].name} chose an action in world {world} that does not exist")
+        return rewards
 
-    def dones(self) -> tuple[Array, Array] | None:
-        if not self.market.done:
-            return None
-        ended = np.ones((len(self.agents), self.n_worlds), np.bool_)
-        return ended, np.zeros_like(ended)
+    def dones(self) -> tuple[Array, ...]:
+        return self._ends
+
+    def compiled_world(self) -> CompiledWorld | str:
+        """Return the worlds of this epoch as compiled code, or what is written in Python."""
+        if hook := self.hook_in_python(MarketEnvironment, _HOOKS):
+            return hook
+        return CompiledWorld(self._arrays(), nothing_restarts, nothing_moves, observe, apply)
+
+    def _arrays(self) -> BiddingWorld:
+        """Return the worlds of this epoch, as compiled code reads and writes them."""
+        by_score = self.config.world["objective"] == "score"
+        return BiddingWorld(self.market.arrays, self.form.arrays, by_score, self._rewards)
 
     def events(self) -> tuple[Array, Array]:
         """Return the event types (0: a crisis parent's purchase, 1: none) and values that the last turn caused."""
         caused = self.market.last.caused
         return np.where(caused[..., 2] > 0.0, 0, 1), caused[..., 1]
+
+
+# -- compiled --------------------------------------------------------------------------------------------------------
+
+
+@compiled_once
+def observe(world: BiddingWorld, out: NDArray[np.float32]) -> None:
+    """Write the observations (N, W, features)."""
+    write_observations(world.market, out)
+
+
+@compiled_once
+def apply(
+    world: BiddingWorld,
+    actions: Array,
+    acting: NDArray[np.bool_],
+    active: NDArray[np.bool_],
+    rewards: NDArray[np.float32],
+    terminated: NDArray[np.bool_],
+    truncated: NDArray[np.bool_],
+    epoch: int,
+    turn: int,
+) -> int:
+    """Compute one step of every world with the actions (N, W, A)."""
+    invalid = act(world.market, world.form, actions, world.by_score, world.rewards)
+    if invalid >= 0:
+        return invalid
+    over = world.market.inputs.clock[1] >= world.market.parameters.auctions.shape[1]
+    for n in range(rewards.shape[0]):
+        for w in range(rewards.shape[1]):
+            rewards[n, w] = world.rewards[n, w]
+            terminated[n, w] = over
+    return -1
