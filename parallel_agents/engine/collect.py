@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from parallel_agents.algorithms.acting_kernels import Policy, Scratch, Turn, act
 from parallel_agents.core import PACKAGE
-from parallel_agents.core.compiled import compiled_once, njit
+from parallel_agents.core.compiled import njit
 from parallel_agents.core.errors import ContractError
 from parallel_agents.core.types import Array
 from parallel_agents.kernels.intrinsics import bits32
@@ -67,12 +67,12 @@ class CompiledWorld(NamedTuple):
     """
 
 
-@compiled_once
+@njit(cache=True, inline="always")  # type: ignore[untyped-decorator]
 def nothing_restarts(arrays: Any, which: Bools, epoch: int, turn: int) -> None:
     """Do nothing: the `reset` of worlds whose episodes last an epoch, which the environment starts."""
 
 
-@compiled_once
+@njit(cache=True, inline="always")  # type: ignore[untyped-decorator]
 def nothing_moves(arrays: Any, active: Bools, able: Bools, epoch: int, turn: int) -> None:
     """Do nothing: the `begin_turn` of worlds in which nothing but the agents moves."""
 

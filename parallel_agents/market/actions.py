@@ -153,7 +153,13 @@ def action_form(name: str, levels: tuple[float, ...], market: MarketWorlds) -> A
 
 @compiled_once
 def read_actions(
-    form: FormArrays, actions: Array, creatives: int, p: Parameters, s: State, alphas: Floats, creative: NDArray[np.int64]
+    form: FormArrays,
+    actions: Array,
+    creatives: int,
+    p: Parameters,
+    s: State,
+    alphas: Floats,
+    creative: NDArray[np.int64],
 ) -> int:
     """Write the alphas (N, W, J) and creatives (N, W) of actions (N, W, A).
 

@@ -19,7 +19,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from parallel_agents.core.compiled import compiled_once
+from parallel_agents.core.compiled import compiled_once, njit
 from parallel_agents.core.errors import ActionError, ConfigError
 from parallel_agents.core.types import Array
 from parallel_agents.engine.collect import CompiledWorld, nothing_moves, nothing_restarts
@@ -106,7 +106,7 @@ class MarketEnvironment(ParallelEnvironment):
         self.form = action_form(options["actions"], tuple(options["levels"]), self.market)
         shape = (len(self.market.names),)
         self._rewards = np.zeros((options["agents"], self.n_worlds))
-        self._ends: tuple[Array, ...] = tuple(np.zeros((2, *self._rewards.shape), np.bool_))
+        self._ends = np.zeros((2, *self._rewards.shape), np.bool_)
         self.agents = [Agent(model=self.make_model(shape, self.form.space)) for _ in range(options["agents"])]
 
     def _groups(self) -> list[tuple[World, ...]]:
@@ -155,16 +155,15 @@ class MarketEnvironment(ParallelEnvironment):
         return self.market.observe()
 
     def apply_actions(self, actions: Any) -> Array:
-        rewards = np.zeros(self._rewards.shape, np.float32)
-        self._ends = tuple(np.zeros((2, *rewards.shape), np.bool_))
+        rewards, self._ends = np.zeros(self._rewards.shape, np.float32), np.zeros_like(self._ends)
         moment = self.acting, self.active, rewards, *self._ends, self.epoch, self.turn
         if (place := apply(self._arrays(), as_columns(actions), *moment)) >= 0:
             agent, world = divmod(place, self.n_worlds)
             raise ActionError(f"{self.agents[agent].name} chose an action in world {world} that does not exist")
         return rewards
 
-    def dones(self) -> tuple[Array, ...]:
-        return self._ends
+    def dones(self) -> tuple[Array, Array]:
+        return self._ends[0], self._ends[1]
 
     def compiled_world(self) -> CompiledWorld | str:
         """Return the worlds of this epoch as compiled code, or what is written in Python."""
@@ -186,7 +185,7 @@ class MarketEnvironment(ParallelEnvironment):
 # -- compiled --------------------------------------------------------------------------------------------------------
 
 
-@compiled_once
+@njit(cache=True, inline="always")  # type: ignore[untyped-decorator]
 def observe(world: BiddingWorld, out: NDArray[np.float32]) -> None:
     """Write the observations (N, W, features)."""
     write_observations(world.market, out)

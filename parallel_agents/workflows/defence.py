@@ -157,7 +157,7 @@ class NetworkDefence(ParallelEnvironment):
         )
         """The worlds, as compiled code reads and writes them."""
         self._observations = self.arrays.features[None, :, :size]
-        self._ends: tuple[Array, Array] = np.zeros((1, self.n_worlds), np.bool_), np.zeros((1, self.n_worlds), np.bool_)
+        self._ends = np.zeros((2, 1, self.n_worlds), np.bool_)
         self.agents = [Agent(model=self.make_model((size,), self.arrays.n_choices), name="defender")]
         if options["weights"] is not None:
             self.agents[0].model.load_weights(options["weights"])
@@ -173,7 +173,7 @@ class NetworkDefence(ParallelEnvironment):
     def apply_actions(self, actions: Array) -> Array:
         """Play one turn of every world; return rewards (1, W)."""
         self.worlds.choose_in_python()
-        rewards, self._ends = np.zeros((1, self.n_worlds), np.float32), tuple(np.zeros((2, 1, self.n_worlds), np.bool_))
+        rewards, self._ends = np.zeros((1, self.n_worlds), np.float32), np.zeros_like(self._ends)
         moment = self.acting, self.active, rewards, *self._ends, self.epoch, self.turn
         if (w := apply(self.arrays, actions[..., None], *moment)) >= 0:
             raise ActionError(f"choice {actions[0, w]} of world {w} is not one of the {self.arrays.n_choices}")
@@ -183,7 +183,7 @@ class NetworkDefence(ParallelEnvironment):
 
     def dones(self) -> tuple[Array, Array]:
         """Return (1, W) terminated and truncated: with `turn_weights`, nothing counts after the last turn."""
-        return self._ends
+        return self._ends[0], self._ends[1]
 
     def compiled_world(self) -> CompiledWorld | str:
         """Return the worlds as compiled code, or what is written in Python."""

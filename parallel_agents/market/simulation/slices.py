@@ -1,9 +1,9 @@
 """A step of all worlds in several threads, at the word of compiled code.
 
 Worlds are divided into slices. The thread that steps a market computes the first slice; the others are computed by
-helpers, which wait in compiled code, without the interpreter's lock. So a step takes its threads along into whole epochs
-in one compiled call. The number of a slice is a byte in a pipe: whichever helper reads it computes the slice and writes
-the byte into another pipe. Waking a helper this way takes about 15 µs.
+helpers, which wait in compiled code, without the interpreter's lock. So whole epochs in one compiled call have the
+threads too. The number of a slice is a byte in a pipe: whichever helper reads it computes the slice and writes the byte
+into another pipe. Waking a helper this way takes about 15 µs.
 """
 
 from __future__ import annotations
