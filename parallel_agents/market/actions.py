@@ -170,12 +170,13 @@ def read_actions(
     for n in range(bidders):
         for w in range(worlds):
             own = actions[n, w]
+            place: int = n * worlds + w
             if form.kind == _PACED:
                 common = min(s.pace[n, w] + own[0], own[1] + log(p.target[w]))
                 for j in range(campaigns):
                     alphas[n, w, j] = exp(common + own[2 + j])
                     if not np.isfinite(alphas[n, w, j]):
-                        return n * worlds + w
+                        return place
                 best = 0
                 for c in range(1, creatives):
                     if own[2 + campaigns + c] > own[2 + campaigns + best]:
@@ -185,11 +186,11 @@ def read_actions(
             for j in range(campaigns):
                 level = np.int64(own[0]) // creatives if form.kind == _JOINT else np.int64(own[j])
                 if not 0 <= level < levels:
-                    return n * worlds + w
+                    return place
                 alphas[n, w, j] = form.levels[level]
             creative[n, w] = np.int64(own[0]) % creatives if form.kind == _JOINT else np.int64(own[campaigns])
             if not 0 <= creative[n, w] < creatives:
-                return n * worlds + w
+                return place
     return -1
 
 
@@ -201,7 +202,7 @@ def act(market: MarketArrays, form: FormArrays, actions: Array, by_score: bool, 
     """
     p, bids, total, last = market.parameters, market.inputs.bids, market.total, market.last
     bidders, worlds, campaigns = bids.shape
-    invalid = read_actions(form, actions, p.click_rate.shape[1], p, market.state, bids, market.inputs.creative)
+    invalid: int = read_actions(form, actions, p.click_rate.shape[1], p, market.state, bids, market.inputs.creative)
     if invalid >= 0:
         return invalid
     for n in range(bidders):

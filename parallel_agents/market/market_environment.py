@@ -204,7 +204,7 @@ def apply(
     turn: int,
 ) -> int:
     """Compute one step of every world with the actions (N, W, A)."""
-    invalid = act(world.market, world.form, actions, world.by_score, world.rewards)
+    invalid: int = act(world.market, world.form, actions, world.by_score, world.rewards)
     if invalid >= 0:
         return invalid
     over = world.market.inputs.clock[1] >= world.market.parameters.auctions.shape[1]
