@@ -25,13 +25,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from parallel_agents.core.compiled import compiled_once
-from parallel_agents.core.errors import ActionError, ConfigError, RunError
+from parallel_agents.core.errors import ActionError, ConfigError, RunError, ShapeError
 from parallel_agents.core.types import Array
 from parallel_agents.kernels.functions import exp, log
 from parallel_agents.market.simulation import MarketWorlds
 from parallel_agents.market.simulation.market_worlds import write_scores
 from parallel_agents.market.simulation.slices import MarketArrays, step_all
-from parallel_agents.market.simulation.world_arrays import Parameters, State
 from parallel_agents.nn import Distribution, MultiDiscrete, SquashedGaussian
 
 Floats = NDArray[np.float64]
@@ -72,11 +71,23 @@ class ActionForm:
 
     def bidding(self, actions: Array, market: MarketWorlds) -> tuple[Floats, NDArray[np.int64]]:
         """Return actions (N, W) or (N, W, A) in the present state of a market as alphas (N, W, J), creatives (N, W)."""
-        chosen = as_columns(actions).astype(np.float64)
+        chosen = self.columns(np.asarray(actions, np.float64), market)
         alphas, creative = np.empty((*chosen.shape[:2], self.campaigns)), np.empty(chosen.shape[:2], np.int64)
-        state = market.parameters, market.state
-        _check_actions(read_actions(self.arrays, chosen, self.creatives, *state, alphas, creative))
+        target, pace = market.parameters.target, market.state.pace
+        _check_actions(read_actions(self.arrays, chosen, self.creatives, target, pace, alphas, creative))
         return alphas, creative
+
+    def columns(self, actions: Array, market: MarketWorlds) -> Array:
+        """Return actions (N, W) or (N, W, A) as (N, W, A)."""
+        wanted = (
+            market.bidders,
+            len(market.worlds),
+            (1, self.campaigns + 1, 2 + self.campaigns + self.creatives)[self.kind],
+        )
+        columns = actions[..., None] if actions.ndim == 2 else actions
+        if columns.shape != wanted:
+            raise ShapeError(f"actions have shape {actions.shape}: {wanted} is needed (bidders, worlds, numbers)")
+        return columns
 
 
 class Joint(ActionForm):
@@ -118,17 +129,12 @@ class Paced(ActionForm):
 _FORMS: dict[str, type[Joint | Choices | Paced]] = {"joint": Joint, "choices": Choices, "paced": Paced}
 
 
-def as_columns(actions: Array) -> Array:
-    """Return actions (N, W) or (N, W, A) as (N, W, A)."""
-    return actions[..., None] if actions.ndim == 2 else actions
-
-
 def step_market(market: MarketWorlds, form: ActionForm, actions: Array, objective: Objective = "score") -> Floats:
     """Compute a step of a market with actions (N, W) or (N, W, A) and return the rewards (N, W)."""
     if market.done:
         raise RunError("the episode is over: call reset before the next step")
-    rewards, chosen = np.empty((market.bidders, len(market.worlds))), as_columns(np.asarray(actions))
-    _check_actions(act(market.arrays, form.arrays, chosen.astype(np.float64), objective == "score", rewards))
+    rewards, chosen = np.empty(market.state.pace.shape), form.columns(np.asarray(actions, np.float64), market)
+    _check_actions(act(market.arrays, form.arrays, chosen, objective == "score", rewards))
     return rewards
 
 
@@ -156,12 +162,12 @@ def read_actions(
     form: FormArrays,
     actions: Array,
     creatives: int,
-    p: Parameters,
-    s: State,
+    target: Floats,
+    pace: Floats,
     alphas: Floats,
     creative: NDArray[np.int64],
 ) -> int:
-    """Write the alphas (N, W, J) and creatives (N, W) of actions (N, W, A).
+    """Write the alphas (N, W, J) and creatives (N, W) of actions (N, W, A), with targets (W,) and paces (N, W).
 
     Return -1, or n * W + w where an action does not exist.
     """
@@ -172,7 +178,7 @@ def read_actions(
             own = actions[n, w]
             place: int = n * worlds + w
             if form.kind == _PACED:
-                common = min(s.pace[n, w] + own[0], own[1] + log(p.target[w]))
+                common = min(pace[n, w] + own[0], own[1] + log(target[w]))
                 for j in range(campaigns):
                     alphas[n, w, j] = exp(common + own[2 + j])
                     if not np.isfinite(alphas[n, w, j]):
@@ -202,7 +208,8 @@ def act(market: MarketArrays, form: FormArrays, actions: Array, by_score: bool, 
     """
     p, bids, total, last = market.parameters, market.inputs.bids, market.total, market.last
     bidders, worlds, campaigns = bids.shape
-    invalid: int = read_actions(form, actions, p.click_rate.shape[1], p, market.state, bids, market.inputs.creative)
+    creatives, pace = p.click_rate.shape[1], market.state.pace
+    invalid: int = read_actions(form, actions, creatives, p.target, pace, bids, market.inputs.creative)
     if invalid >= 0:
         return invalid
     for n in range(bidders):

@@ -24,7 +24,7 @@ from parallel_agents.core.errors import ActionError, ConfigError
 from parallel_agents.core.types import Array
 from parallel_agents.engine.collect import CompiledWorld, nothing_moves, nothing_restarts
 from parallel_agents.env import Agent, ParallelEnvironment
-from parallel_agents.market.actions import LEVELS, FormArrays, act, action_form, as_columns
+from parallel_agents.market.actions import LEVELS, FormArrays, act, action_form
 from parallel_agents.market.discovery import Patterns
 from parallel_agents.market.pattern_source import load_patterns
 from parallel_agents.market.simulation import MarketWorlds
@@ -157,7 +157,7 @@ class MarketEnvironment(ParallelEnvironment):
     def apply_actions(self, actions: Any) -> Array:
         rewards, self._ends = np.zeros(self._rewards.shape, np.float32), np.zeros_like(self._ends)
         moment = self.acting, self.active, rewards, *self._ends, self.epoch, self.turn
-        if (place := apply(self._arrays(), as_columns(actions), *moment)) >= 0:
+        if (place := apply(self._arrays(), self.form.columns(actions, self.market), *moment)) >= 0:
             agent, world = divmod(place, self.n_worlds)
             raise ActionError(f"{self.agents[agent].name} chose an action in world {world} that does not exist")
         return rewards

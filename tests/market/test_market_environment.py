@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from parallel_agents.cli import main
-from parallel_agents.core.errors import ActionError, ConfigError
+from parallel_agents.core.errors import ActionError, ConfigError, ShapeError
 from parallel_agents.market import MarketEnvironment
 from parallel_agents.market.actions import Choices, Joint, Paced
 from parallel_agents.market.simulation import MarketWorlds
@@ -80,6 +80,8 @@ def test_an_action_that_does_not_exist_is_refused(patterns, action):
     env.reset()
     with pytest.raises(ActionError, match=r"agent_0 chose an action in world 2 that does not exist"):
         env.apply_actions(np.array([[0, 27, action, 0]]))
+    with pytest.raises(ShapeError, match=r"actions have shape \(1, 3\): \(1, 4, 1\) is needed"):
+        env.apply_actions(np.zeros((1, 3), np.int64))
 
 
 def test_bidders_train_the_same_in_a_process(patterns):
