@@ -24,12 +24,12 @@ from typing import ClassVar, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from parallel_agents.core.compiled import compiled_once
-from parallel_agents.core.errors import ActionError, ConfigError, RunError, ShapeError
+from parallel_agents.core.compiled import compiled_once, njit
+from parallel_agents.core.errors import ActionError, ConfigError, ShapeError
 from parallel_agents.core.types import Array
 from parallel_agents.kernels.functions import exp, log
 from parallel_agents.market.simulation import MarketWorlds
-from parallel_agents.market.simulation.market_worlds import write_scores
+from parallel_agents.market.simulation.market_worlds import write_observations, write_scores
 from parallel_agents.market.simulation.slices import MarketArrays, step_all
 from parallel_agents.nn import Distribution, MultiDiscrete, SquashedGaussian
 
@@ -48,6 +48,17 @@ class FormArrays(NamedTuple):
 
     kind: int
     levels: Floats
+
+
+class BiddingWorld(NamedTuple):
+    """The worlds with their bidders: what the functions of this module read and write."""
+
+    market: MarketArrays
+    form: FormArrays
+    by_score: bool
+    """Whether rewards are changes of the score; else profits."""
+    rewards: NDArray[np.float64]
+    """(N, W) of the last turn."""
 
 
 @dataclass(frozen=True)
@@ -131,8 +142,7 @@ _FORMS: dict[str, type[Joint | Choices | Paced]] = {"joint": Joint, "choices": C
 
 def step_market(market: MarketWorlds, form: ActionForm, actions: Array, objective: Objective = "score") -> Floats:
     """Compute a step of a market with actions (N, W) or (N, W, A) and return the rewards (N, W)."""
-    if market.done:
-        raise RunError("the episode is over: call reset before the next step")
+    market.check_goes_on()
     rewards, chosen = np.empty(market.state.pace.shape), form.columns(np.asarray(actions, np.float64), market)
     _check_actions(act(market.arrays, form.arrays, chosen, objective == "score", rewards))
     return rewards
@@ -155,6 +165,36 @@ def action_form(name: str, levels: tuple[float, ...], market: MarketWorlds) -> A
 
 
 # -- compiled --------------------------------------------------------------------------------------------------------
+
+
+@njit(cache=True, inline="always")  # type: ignore[untyped-decorator]
+def observe(world: BiddingWorld, out: NDArray[np.float32]) -> None:
+    """Write the observations (N, W, features)."""
+    write_observations(world.market, out)
+
+
+@compiled_once
+def apply(
+    world: BiddingWorld,
+    actions: Array,
+    acting: NDArray[np.bool_],
+    active: NDArray[np.bool_],
+    rewards: NDArray[np.float32],
+    terminated: NDArray[np.bool_],
+    truncated: NDArray[np.bool_],
+    epoch: int,
+    turn: int,
+) -> int:
+    """Compute one step of every world with the actions (N, W, A)."""
+    invalid: int = act(world.market, world.form, actions, world.by_score, world.rewards)
+    if invalid >= 0:
+        return invalid
+    over = world.market.inputs.clock[1] >= world.market.parameters.auctions.shape[1]
+    for n in range(rewards.shape[0]):
+        for w in range(rewards.shape[1]):
+            rewards[n, w] = world.rewards[n, w]
+            terminated[n, w] = over
+    return -1
 
 
 @compiled_once

@@ -14,41 +14,20 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
-from parallel_agents.core.compiled import compiled_once, njit
 from parallel_agents.core.errors import ActionError, ConfigError
 from parallel_agents.core.types import Array
 from parallel_agents.engine.collect import CompiledWorld, nothing_moves, nothing_restarts
 from parallel_agents.env import Agent, ParallelEnvironment
-from parallel_agents.market.actions import LEVELS, FormArrays, act, action_form
+from parallel_agents.market.actions import LEVELS, BiddingWorld, action_form, apply, observe
 from parallel_agents.market.discovery import Patterns
 from parallel_agents.market.pattern_source import load_patterns
 from parallel_agents.market.simulation import MarketWorlds
-from parallel_agents.market.simulation.market_worlds import write_observations
-from parallel_agents.market.simulation.slices import MarketArrays
 from parallel_agents.market.world_types import World
 from parallel_agents.market.world_variants import POPULATION, create_world_variants
-
-_HOOKS = (
-    "begin_turn", "observe", "observe_agent", "can_act", "apply_actions", "apply_agent", "dones", "reset_worlds",
-    "add_rewards",
-)  # fmt: skip
-"""Methods that compiled epochs do not call."""
-
-
-class BiddingWorld(NamedTuple):
-    """The worlds with their bidders: what the functions of this module read and write."""
-
-    market: MarketArrays
-    form: FormArrays
-    by_score: bool
-    """Whether rewards are changes of the score; else profits."""
-    rewards: NDArray[np.float64]
-    """(N, W) of the last turn."""
 
 
 class MarketEnvironment(ParallelEnvironment):
@@ -155,6 +134,7 @@ class MarketEnvironment(ParallelEnvironment):
         return self.market.observe()
 
     def apply_actions(self, actions: Any) -> Array:
+        self.market.check_goes_on()
         rewards, self._ends = np.zeros(self._rewards.shape, np.float32), np.zeros_like(self._ends)
         moment = self.acting, self.active, rewards, *self._ends, self.epoch, self.turn
         if (place := apply(self._arrays(), self.form.columns(actions, self.market), *moment)) >= 0:
@@ -167,7 +147,7 @@ class MarketEnvironment(ParallelEnvironment):
 
     def compiled_world(self) -> CompiledWorld | str:
         """Return the worlds of this epoch as compiled code, or what is written in Python."""
-        if hook := self.hook_in_python(MarketEnvironment, _HOOKS):
+        if hook := self.hook_in_python(MarketEnvironment):
             return hook
         return CompiledWorld(self._arrays(), nothing_restarts, nothing_moves, observe, apply)
 
@@ -180,36 +160,3 @@ class MarketEnvironment(ParallelEnvironment):
         """Return the event types (0: a crisis parent's purchase, 1: none) and values that the last turn caused."""
         caused = self.market.last.caused
         return np.where(caused[..., 2] > 0.0, 0, 1), caused[..., 1]
-
-
-# -- compiled --------------------------------------------------------------------------------------------------------
-
-
-@njit(cache=True, inline="always")  # type: ignore[untyped-decorator]
-def observe(world: BiddingWorld, out: NDArray[np.float32]) -> None:
-    """Write the observations (N, W, features)."""
-    write_observations(world.market, out)
-
-
-@compiled_once
-def apply(
-    world: BiddingWorld,
-    actions: Array,
-    acting: NDArray[np.bool_],
-    active: NDArray[np.bool_],
-    rewards: NDArray[np.float32],
-    terminated: NDArray[np.bool_],
-    truncated: NDArray[np.bool_],
-    epoch: int,
-    turn: int,
-) -> int:
-    """Compute one step of every world with the actions (N, W, A)."""
-    invalid: int = act(world.market, world.form, actions, world.by_score, world.rewards)
-    if invalid >= 0:
-        return invalid
-    over = world.market.inputs.clock[1] >= world.market.parameters.auctions.shape[1]
-    for n in range(rewards.shape[0]):
-        for w in range(rewards.shape[1]):
-            rewards[n, w] = world.rewards[n, w]
-            terminated[n, w] = over
-    return -1

@@ -18,59 +18,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from parallel_agents.core.compiled import compiled_once
 from parallel_agents.core.config import build_section
 from parallel_agents.core.errors import ActionError, ConfigError
 from parallel_agents.core.types import Array
 from parallel_agents.engine.collect import CompiledWorld, nothing_moves, nothing_restarts
 from parallel_agents.env import Agent, ParallelEnvironment
 from parallel_agents.workflows.network import NetworkWorlds, Quirks
-from parallel_agents.workflows.network.observations import (
-    CHOICES,
-    HISTORY_SIZE,
-    ORDERED_SIZE,
-    History,
-    resolve_choices,
-    update_history,
-)
+from parallel_agents.workflows.network.defence_kernels import DefenceWorld, apply, observe
+from parallel_agents.workflows.network.observations import CHOICES, HISTORY_SIZE, ORDERED_SIZE, History
 from parallel_agents.workflows.network.quirks import version_quirks
 from parallel_agents.workflows.network.scenario import LENGTHS, N_ACTIONS, OBSERVATION_SIZE
-from parallel_agents.workflows.network.step_kernels import step_worlds
 from parallel_agents.workflows.pictures import NetworkRecorder
-
-_HOOKS = (
-    "begin_turn", "observe", "observe_agent", "can_act", "apply_actions", "apply_agent", "dones", "reset_worlds",
-    "add_rewards",
-)  # fmt: skip
-"""Methods that compiled epochs do not call."""
-
-
-class DefenceWorld(NamedTuple):
-    """The worlds with their defender: what the functions of this module read and write."""
-
-    state: NDArray[np.void]
-    """(W,), like `history`; `rules` and `episode` have one record each."""
-    rules: NDArray[np.void]
-    episode: NDArray[np.void]
-    history: NDArray[np.void]
-    bits: NDArray[np.uint8]
-    """(W, 52) what blue observes."""
-    features: NDArray[np.float32]
-    """(W, ORDERED_SIZE) bits and features of the past, of which the defender reads the first columns."""
-    actions: NDArray[np.int64]
-    """(W,) the actions of the last turn, among all 145."""
-    rewards: NDArray[np.float64]
-    """(W,) its rewards, without the weight of the turn."""
-    turn_weights: NDArray[np.float64]
-    """One for each turn of an episode."""
-    n_choices: int
-    ends: bool
-    """Whether the last turn ends the episode."""
 
 
 class NetworkDefence(ParallelEnvironment):
@@ -172,7 +134,7 @@ class NetworkDefence(ParallelEnvironment):
 
     def apply_actions(self, actions: Array) -> Array:
         """Play one turn of every world; return rewards (1, W)."""
-        self.worlds.choose_in_python()
+        self.worlds.begin_turn()
         rewards, self._ends = np.zeros((1, self.n_worlds), np.float32), np.zeros_like(self._ends)
         moment = self.acting, self.active, rewards, *self._ends, self.epoch, self.turn
         if (w := apply(self.arrays, actions[..., None], *moment)) >= 0:
@@ -187,7 +149,7 @@ class NetworkDefence(ParallelEnvironment):
 
     def compiled_world(self) -> CompiledWorld | str:
         """Return the worlds as compiled code, or what is written in Python."""
-        if hook := self.hook_in_python(NetworkDefence, _HOOKS):
+        if hook := self.hook_in_python(NetworkDefence):
             return hook
         if red := next(iter(self.worlds.red_in_python.values()), None):
             return f"the red agent {type(red).__name__} is written in Python"
@@ -200,42 +162,3 @@ def _override_quirks(preset: Quirks, switches: Any) -> Quirks:
     """Return a version's quirks with some switches changed."""
     values = {name: getattr(preset, name) for name in Quirks.__dataclass_fields__} | dict(switches)
     return build_section(Quirks, values, "world.quirks")
-
-
-# -- compiled --------------------------------------------------------------------------------------------------------
-
-
-@compiled_once
-def observe(world: DefenceWorld, out: NDArray[np.float32]) -> None:
-    """Write the observations (1, W, size)."""
-    for w in range(out.shape[1]):
-        for d in range(out.shape[2]):
-            out[0, w, d] = world.features[w, d]
-
-
-@compiled_once
-def apply(
-    world: DefenceWorld,
-    actions: NDArray[np.int64],
-    acting: NDArray[np.bool_],
-    active: NDArray[np.bool_],
-    rewards: NDArray[np.float32],
-    terminated: NDArray[np.bool_],
-    truncated: NDArray[np.bool_],
-    epoch: int,
-    turn: int,
-) -> int:
-    """Play one turn of every world with the choices (1, W, 1)."""
-    number = world.episode[0].turn
-    for w in range(len(world.actions)):
-        world.actions[w] = actions[0, w, 0]
-        if not 0 <= world.actions[w] < world.n_choices:
-            return w
-    if world.n_choices < N_ACTIONS:
-        resolve_choices(world.history, world.rules, world.actions)
-    step_worlds(world.state, world.rules, world.episode, world.actions, world.bits, world.rewards)
-    update_history(world.history, world.rules, world.actions, world.bits, world.features)
-    for w in range(len(world.actions)):
-        rewards[0, w] = world.turn_weights[number] * world.rewards[w]
-        terminated[0, w] = world.ends and number + 1 == len(world.turn_weights)
-    return -1

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from parallel_agents.cli import main
-from parallel_agents.core.errors import ActionError, ConfigError, ShapeError
+from parallel_agents.core.errors import ActionError, ConfigError, RunError, ShapeError
 from parallel_agents.market import MarketEnvironment
 from parallel_agents.market.actions import Choices, Joint, Paced
 from parallel_agents.market.simulation import MarketWorlds
@@ -129,6 +129,8 @@ def test_rewards_add_up_to_the_objective_and_episodes_end_with_the_last_step(pat
     expected = env.market.score(expected=True) if objective == "score" else (info["revenue"] - info["cost"]) / p.budget
     np.testing.assert_allclose(earned, expected, rtol=1e-4, atol=1e-6)
     assert env.market.done
+    with pytest.raises(RunError, match="the episode is over"):
+        env.apply_actions(np.tile([4, 4, 4, 4, 3], (1, 4, 1)))
     assert np.abs(earned).max() > 0
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from parallel_agents.core.errors import ActionError, ConfigError
+from parallel_agents.core.errors import ActionError, ConfigError, ContractError
 from parallel_agents.workflows.defence import NetworkDefence
 from parallel_agents.workflows.network import RedAgent, action_id
 from parallel_agents.workflows.network.observations import CHOICES, HISTORY_SIZE
@@ -77,6 +77,10 @@ def test_a_choice_that_does_not_exist_is_refused() -> None:
     env.reset()
     with pytest.raises(ActionError, match="choice 45 of world 1 is not one of the 45"):
         env.apply_actions(np.array([[44, 45, 0, 0]]))
+    for _ in range(12):
+        env.apply_actions(np.zeros((1, 4), np.int64))
+    with pytest.raises(ContractError, match="the episode of 12 steps is over"):
+        env.apply_actions(np.zeros((1, 4), np.int64))
 
 
 def test_the_defender_observes_bits_or_bits_and_history() -> None:

@@ -146,6 +146,11 @@ class MarketWorlds:
         """How many steps of the episode are done."""
         return int(self.arrays.inputs.clock[1])
 
+    def check_goes_on(self) -> None:
+        """Raise RunError if the episode is over: compiled code must not take another step."""
+        if self.done:
+            raise RunError("the episode is over: call reset before the next step")
+
     def reset(self, epoch: int) -> NDArray[np.float32]:
         """Begin an episode and return the first observations; the same epoch always has the same random numbers."""
         if epoch < 0:
@@ -177,8 +182,7 @@ class MarketWorlds:
         bids: (N, W, J) per click; 0 stays out of the auctions.
         creative: (N, W) which one is shown.
         """
-        if self.done:
-            raise RunError("the episode is over: call reset before the next step")
+        self.check_goes_on()
         shape = (self.bidders, len(self.worlds))
         offers = np.asarray(bids, np.float64)
         if offers.shape != (*shape, self.campaigns):

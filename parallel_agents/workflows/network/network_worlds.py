@@ -111,8 +111,7 @@ class NetworkWorlds:
 
         Return observations (W, 52), rewards (W,) and dones (W,).
         """
-        if self.turn >= self.steps:
-            raise ContractError(f"the episode of {self.steps} steps is over or not begun: call reset(epoch)")
+        self.begin_turn()
         chosen = np.asarray(actions)
         if chosen.shape != (self.n_worlds,) or chosen.dtype.kind not in "iu":
             raise ShapeError(
@@ -122,7 +121,6 @@ class NetworkWorlds:
         chosen = chosen.astype(np.int64, copy=False)
         observations = np.empty((self.n_worlds, OBSERVATION_SIZE), np.uint8)
         rewards = np.empty(self.n_worlds)
-        self.choose_in_python()
         invalid = step_worlds(self.state, self.rules, self.episode, chosen, observations, rewards)
         if invalid >= 0:
             raise ActionError(
@@ -131,8 +129,10 @@ class NetworkWorlds:
             )
         return observations, rewards, np.full(self.n_worlds, self.turn == self.steps)
 
-    def choose_in_python(self) -> None:
-        """Let the red agents that are written in Python choose their next actions."""
+    def begin_turn(self) -> None:
+        """Raise ContractError if the episode is over; let the red agents that are written in Python choose."""
+        if self.turn >= self.steps:
+            raise ContractError(f"the episode of {self.steps} steps is over or not begun: call reset(epoch)")
         for w, agent in self.red_in_python.items():
             self.state[w]["next_kind"], self.state[w]["next_target"] = self._red_choice(agent, self.state[w])
 
