@@ -11,7 +11,7 @@ import numpy as np
 from numba import njit
 
 from parallel_agents import Agent, ParallelEnvironment
-from parallel_agents.engine.collect import CompiledWorld
+from parallel_agents.engine.collect import CompiledWorld, nothing_moves
 
 INPUTS, ACTIONS = 8, 4
 
@@ -28,11 +28,6 @@ class Points(NamedTuple):
 @njit
 def reset(points: Any, which: Any, epoch: int, turn: int) -> None:
     points.x[:] = np.float32(0.0)
-
-
-@njit
-def begin_turn(points: Any, active: Any, able: Any, epoch: int, turn: int) -> None:
-    pass
 
 
 @njit
@@ -65,7 +60,7 @@ class Drift(ParallelEnvironment):
         self.points = Points(np.zeros((count, 1, INPUTS), np.float32), pushes)
 
     def compiled_world(self) -> CompiledWorld | str:
-        return CompiledWorld(self.points, reset, begin_turn, observe, apply)
+        return CompiledWorld(self.points, reset, nothing_moves, observe, apply)
 
     def reset(self) -> None:
         self.points.x[:] = 0.0

@@ -67,6 +67,16 @@ class CompiledWorld(NamedTuple):
     """
 
 
+@njit(cache=True, inline="always")  # type: ignore[untyped-decorator]
+def nothing_restarts(arrays: Any, which: Bools, epoch: int, turn: int) -> None:
+    """Do nothing: the `reset` of worlds whose episodes last an epoch, which the environment starts."""
+
+
+@njit(cache=True, inline="always")  # type: ignore[untyped-decorator]
+def nothing_moves(arrays: Any, active: Bools, able: Bools, epoch: int, turn: int) -> None:
+    """Do nothing: the `begin_turn` of worlds in which nothing but the agents moves."""
+
+
 class Progress(NamedTuple):
     """Where the loop stands: what a compiled epoch reads and writes of it."""
 

@@ -37,6 +37,12 @@ from parallel_agents.execution.backend import Heartbeat, Monitored
 from parallel_agents.nn import Factory
 from parallel_agents.tracking.timeline import Timeline
 
+TURN_HOOKS = (
+    "begin_turn", "observe", "observe_agent", "can_act", "apply_actions", "apply_agent", "dones", "reset_worlds",
+    "add_rewards", "events",
+)  # fmt: skip
+"""Methods that compiled epochs do not call."""
+
 
 class Environment:
     """N agents in W worlds. Without a `parallel` section in its configuration, a run is plainly sequential."""
@@ -233,7 +239,7 @@ class Environment:
         """Return the worlds as compiled functions, for whole epochs in one call; or why this is not possible."""
         return f"{type(self).__name__} is written in Python: it has no compiled_world()"
 
-    def hook_in_python(self, base: type, names: Sequence[str]) -> str | None:
+    def hook_in_python(self, base: type, names: Sequence[str] = TURN_HOOKS) -> str | None:
         """Return which of these methods is not the one of a base class, so that compiled code would skip it."""
         for name in names:
             if name in vars(self) or getattr(type(self), name) is not getattr(base, name):

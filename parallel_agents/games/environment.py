@@ -33,6 +33,7 @@ from parallel_agents.core.seeding import Purpose, key, uniforms
 from parallel_agents.core.types import Array
 from parallel_agents.engine.collect import CompiledWorld
 from parallel_agents.env import Agent, ParallelEnvironment
+from parallel_agents.env.environment import TURN_HOOKS
 from parallel_agents.games import program
 from parallel_agents.games.grid import Grid
 from parallel_agents.games.kernels import Bytes, Flags, Floats, TurnKey
@@ -44,10 +45,7 @@ from parallel_agents.games.social_metrics import SocialRecorder
 from parallel_agents.tracking.callbacks import Callback
 
 _NO_REWARDS = np.empty((0, 0), np.float32)
-_HOOKS = (
-    "begin_turn", "populate", "earn", "settle", "dones", "observe", "observe_agent", "can_act", "apply_actions",
-    "apply_agent", "reset_worlds", "add_rewards", "freeze", "chose", "turn_key", "draws",
-)  # fmt: skip
+_HOOKS = (*TURN_HOOKS, "populate", "earn", "settle", "freeze", "chose", "turn_key", "draws")
 """Methods that compiled epochs do not call."""
 
 

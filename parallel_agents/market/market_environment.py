@@ -5,6 +5,8 @@
 A turn is one step of every world; an epoch is one episode. Each bidder has its own network, its own buffer, and its own
 budget in each world. Several bidders compete with each other and with the worlds' rivals. Worlds are drawn from the
 run's seed, so an evaluation, which has another seed, uses worlds that no training has seen.
+
+Whole epochs are played in compiled code, unless agents sample by event class.
 """
 
 from __future__ import annotations
@@ -16,10 +18,11 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from parallel_agents.core.errors import ConfigError
+from parallel_agents.core.errors import ActionError, ConfigError
 from parallel_agents.core.types import Array
+from parallel_agents.engine.collect import CompiledWorld, nothing_moves, nothing_restarts
 from parallel_agents.env import Agent, ParallelEnvironment
-from parallel_agents.market.actions import LEVELS, action_form, step_market
+from parallel_agents.market.actions import LEVELS, BiddingWorld, action_form, apply, observe
 from parallel_agents.market.discovery import Patterns
 from parallel_agents.market.pattern_source import load_patterns
 from parallel_agents.market.simulation import MarketWorlds
@@ -81,6 +84,8 @@ class MarketEnvironment(ParallelEnvironment):
             raise ConfigError(f"world.objective is {options['objective']!r}: allowed is score, profit")
         self.form = action_form(options["actions"], tuple(options["levels"]), self.market)
         shape = (len(self.market.names),)
+        self._rewards = np.zeros((options["agents"], self.n_worlds))
+        self._ends = np.zeros((2, *self._rewards.shape), np.bool_)
         self.agents = [Agent(model=self.make_model(shape, self.form.space)) for _ in range(options["agents"])]
 
     def _groups(self) -> list[tuple[World, ...]]:
@@ -129,13 +134,27 @@ class MarketEnvironment(ParallelEnvironment):
         return self.market.observe()
 
     def apply_actions(self, actions: Any) -> Array:
-        return step_market(self.market, self.form, actions, self.config.world["objective"]).astype(np.float32)
+        self.market.check_goes_on()
+        rewards, self._ends = np.zeros(self._rewards.shape, np.float32), np.zeros_like(self._ends)
+        moment = self.acting, self.active, rewards, *self._ends, self.epoch, self.turn
+        if (place := apply(self._arrays(), self.form.columns(actions, self.market), *moment)) >= 0:
+            agent, world = divmod(place, self.n_worlds)
+            raise ActionError(f"{self.agents[agent].name} chose an action in world {world} that does not exist")
+        return rewards
 
-    def dones(self) -> tuple[Array, Array] | None:
-        if not self.market.done:
-            return None
-        ended = np.ones((len(self.agents), self.n_worlds), np.bool_)
-        return ended, np.zeros_like(ended)
+    def dones(self) -> tuple[Array, Array]:
+        return self._ends[0], self._ends[1]
+
+    def compiled_world(self) -> CompiledWorld | str:
+        """Return the worlds of this epoch as compiled code, or what is written in Python."""
+        if hook := self.hook_in_python(MarketEnvironment):
+            return hook
+        return CompiledWorld(self._arrays(), nothing_restarts, nothing_moves, observe, apply)
+
+    def _arrays(self) -> BiddingWorld:
+        """Return the worlds of this epoch, as compiled code reads and writes them."""
+        by_score = self.config.world["objective"] == "score"
+        return BiddingWorld(self.market.arrays, self.form.arrays, by_score, self._rewards)
 
     def events(self) -> tuple[Array, Array]:
         """Return the event types (0: a crisis parent's purchase, 1: none) and values that the last turn caused."""

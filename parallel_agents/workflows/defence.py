@@ -9,6 +9,9 @@ the 52 bits. It chooses among the 45 `CHOICES` of that module, or with `world.al
 The challenge adds up the returns of the first 30, 50 and 100 turns, so that a turn counts three times, twice or once.
 `world.turn_weights` multiplies rewards by these weights (scaled to mean 1), and the last turn really ends the episode:
 what is learned is what is scored. `world.weights` starts the defender from a file of weights.
+
+Whole epochs are played in compiled code, except those that are recorded, and except where a red agent is written in
+Python.
 """
 
 from __future__ import annotations
@@ -20,11 +23,13 @@ from typing import Any
 import numpy as np
 
 from parallel_agents.core.config import build_section
-from parallel_agents.core.errors import ConfigError
+from parallel_agents.core.errors import ActionError, ConfigError
 from parallel_agents.core.types import Array
+from parallel_agents.engine.collect import CompiledWorld, nothing_moves, nothing_restarts
 from parallel_agents.env import Agent, ParallelEnvironment
 from parallel_agents.workflows.network import NetworkWorlds, Quirks
-from parallel_agents.workflows.network.observations import CHOICES, HISTORY_SIZE, History
+from parallel_agents.workflows.network.defence_kernels import DefenceWorld, apply, observe
+from parallel_agents.workflows.network.observations import CHOICES, HISTORY_SIZE, ORDERED_SIZE, History
 from parallel_agents.workflows.network.quirks import version_quirks
 from parallel_agents.workflows.network.scenario import LENGTHS, N_ACTIONS, OBSERVATION_SIZE
 from parallel_agents.workflows.pictures import NetworkRecorder
@@ -75,6 +80,8 @@ class NetworkDefence(ParallelEnvironment):
     def setup_agents(self) -> None:
         """Create the worlds and one defender."""
         options = dict(self.config.world)
+        if self.config.experiment.autoreset:
+            raise ConfigError("experiment.autoreset is true: an episode of the defence is one epoch, set it to false")
         for name in ("history", "all_actions", "turn_weights"):
             if not isinstance(options[name], bool):
                 raise ConfigError(f"world.{name} is {options[name]!r}: say true or false")
@@ -94,41 +101,61 @@ class NetworkDefence(ParallelEnvironment):
             first_world=self.world_numbers.start,
         )
         size = HISTORY_SIZE if options["history"] else OBSERVATION_SIZE
-        self._history = History(self.n_worlds, self.worlds.rules, size)
-        self._observations: Array = np.zeros((1, self.n_worlds, size))
+        self._history = History(self.n_worlds, self.worlds.rules, ORDERED_SIZE)
         turns = np.arange(self.worlds.steps)
         counted = (turns[:, None] < np.array(LENGTHS)).sum(axis=1) if options["turn_weights"] else np.ones(len(turns))
-        self._turn_weights = counted / max(counted.mean(), 1e-9)
-        self._n_choices = N_ACTIONS if options["all_actions"] else len(CHOICES)
-        self.agents = [Agent(model=self.make_model((size,), self._n_choices), name="defender")]
+        self.arrays = DefenceWorld(
+            state=self.worlds.state,
+            rules=self.worlds.rules,
+            episode=self.worlds.episode,
+            history=self._history.records,
+            bits=np.zeros((self.n_worlds, OBSERVATION_SIZE), np.uint8),
+            features=np.zeros((self.n_worlds, ORDERED_SIZE), np.float32),
+            actions=np.zeros(self.n_worlds, np.int64),
+            rewards=np.zeros(self.n_worlds),
+            turn_weights=counted / max(counted.mean(), 1e-9),
+            n_choices=N_ACTIONS if options["all_actions"] else len(CHOICES),
+            ends=options["turn_weights"],
+        )
+        """The worlds, as compiled code reads and writes them."""
+        self._observations = self.arrays.features[None, :, :size]
+        self._ends = np.zeros((2, 1, self.n_worlds), np.bool_)
+        self.agents = [Agent(model=self.make_model((size,), self.arrays.n_choices), name="defender")]
         if options["weights"] is not None:
             self.agents[0].model.load_weights(options["weights"])
 
     def reset(self) -> None:
         """Start an episode in every world with the draws of this epoch."""
-        bits = self.worlds.reset(self.epoch)
-        self._observations = self._history.reset(bits)[None]
+        self.arrays.features[:] = self._history.reset(self.worlds.reset(self.epoch))
 
     def observe(self) -> Array:
-        """Return (1, W, 52), or (1, W, HISTORY_SIZE) with features of the past."""
+        """Return (1, W, 52), or (1, W, HISTORY_SIZE) with features of the past, in an array that turns overwrite."""
         return self._observations
 
     def apply_actions(self, actions: Array) -> Array:
         """Play one turn of every world; return rewards (1, W)."""
-        weight = self._turn_weights[self.worlds.turn]
-        chosen = self._history.actions(actions[0], self._n_choices)
-        bits, rewards, _ = self.worlds.step(chosen)
+        self.worlds.begin_turn()
+        rewards, self._ends = np.zeros((1, self.n_worlds), np.float32), np.zeros_like(self._ends)
+        moment = self.acting, self.active, rewards, *self._ends, self.epoch, self.turn
+        if (w := apply(self.arrays, actions[..., None], *moment)) >= 0:
+            raise ActionError(f"choice {actions[0, w]} of world {w} is not one of the {self.arrays.n_choices}")
         if self.recorder is not None:
-            self.recorder.capture(chosen, rewards)
-        self._observations = self._history.update(chosen, bits)[None]
-        return np.asarray(weight * rewards)[None]
+            self.recorder.capture(self.arrays.actions, self.arrays.rewards)
+        return rewards
 
-    def dones(self) -> tuple[Array, Array] | None:
+    def dones(self) -> tuple[Array, Array]:
         """Return (1, W) terminated and truncated: with `turn_weights`, nothing counts after the last turn."""
-        if self.worlds.turn < self.worlds.steps:
-            return None
-        ended = np.full((1, self.n_worlds), self.config.world["turn_weights"])
-        return ended, np.zeros_like(ended)
+        return self._ends[0], self._ends[1]
+
+    def compiled_world(self) -> CompiledWorld | str:
+        """Return the worlds as compiled code, or what is written in Python."""
+        if hook := self.hook_in_python(NetworkDefence):
+            return hook
+        if red := next(iter(self.worlds.red_in_python.values()), None):
+            return f"the red agent {type(red).__name__} is written in Python"
+        if self.recorder is not None and self.recorder.is_due:
+            return "the epoch is recorded"
+        return CompiledWorld(self.arrays, nothing_restarts, nothing_moves, observe, apply)
 
 
 def _override_quirks(preset: Quirks, switches: Any) -> Quirks:

@@ -186,7 +186,9 @@ class NetworkRecorder(BaseCallback):
     def __init__(self, worlds: NetworkWorlds, folder: Path) -> None:
         self._worlds, self._folder = worlds, folder
         self._throttle = Throttle(every=2.0)
-        self._recording, self._last_epoch, self._total = True, 0, 0.0
+        self.is_due = True
+        """Whether this epoch is recorded."""
+        self._last_epoch, self._total = 0, 0.0
         self._frames: list[dict[str, Any]] = []
 
     def on_start(self, run: RunInfo) -> None:
@@ -194,7 +196,7 @@ class NetworkRecorder(BaseCallback):
 
     def capture(self, actions: Array, rewards: Array) -> None:
         """Keep the turn that was just played, if this epoch is recorded."""
-        if self._recording:
+        if self.is_due:
             worlds, self._total = self._worlds, self._total + float(rewards[0])
             names = ACTION_NAMES[int(actions[0])], worlds.red_actions[0]
             frame = _frame(worlds.turn, worlds.access[0], bool(worlds.ot_running[0]), *names, self._total)
@@ -205,7 +207,7 @@ class NetworkRecorder(BaseCallback):
             panel = network_panel(self._frames, "The network", label=f"epoch {stats.epoch}")
             write = partial(write_section, self._folder, "network", "The defended network", [panel])
             self._throttle.call(write, always=stats.epoch == self._last_epoch)
-        self._recording = self._throttle.is_due or stats.epoch + 1 == self._last_epoch
+        self.is_due = self._throttle.is_due or stats.epoch + 1 == self._last_epoch
         self._total, self._frames = 0.0, []
 
 

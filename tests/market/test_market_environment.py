@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from parallel_agents.cli import main
-from parallel_agents.core.errors import ConfigError
+from parallel_agents.core.errors import ActionError, ConfigError, RunError, ShapeError
 from parallel_agents.market import MarketEnvironment
 from parallel_agents.market.actions import Choices, Joint, Paced
 from parallel_agents.market.simulation import MarketWorlds
@@ -38,15 +38,50 @@ def environment(
     [("choices", {}), ("paced", {}), ("joint", {}), ("joint", {"algorithm": "dqn", "learning_starts": 8})],
 )
 def test_bidders_train_the_same_in_every_mode(patterns, actions, model):
-    def digest(**parallel) -> str:
-        return environment(patterns, agents=2, actions=actions, model=model, parallel=parallel).run_experiment()[
-            "digest"
-        ]
+    def run(**parallel) -> tuple[str, str | None]:
+        game = environment(patterns, agents=2, pool=8, actions=actions, model=model, parallel=parallel)
+        return game.run_experiment()["digest"], game.prepare().loop.why_not_compiled()
 
-    plain = digest(enabled=False)
+    plain, reason = run(enabled=False)
     assert plain is not None
-    assert digest(backend="inline") == plain
-    assert digest(backend="thread", parallel_actions=False) == plain
+    assert "one by one" in reason
+    assert run(backend="inline") == (plain, None)  # whole epochs in compiled code
+    assert run(backend="thread", parallel_actions=False)[0] == plain
+
+
+@pytest.mark.parametrize("together", [True, False])
+def test_the_threads_of_a_market_do_not_change_a_run(patterns, monkeypatch, together):
+    def digest() -> str:
+        game = environment(patterns, agents=2, parallel={"backend": "inline", "parallel_actions": together})
+        return game.run_experiment()["digest"]
+
+    alone = digest()
+    monkeypatch.setattr(MarketWorlds, "_useful_threads", lambda market: 3)
+    assert digest() == alone
+
+
+def test_what_is_not_compiled_is_told(patterns):
+    class Greedy(MarketEnvironment):
+        def apply_actions(self, actions):
+            return 2.0 * super().apply_actions(actions)
+
+    def reason(kind, **model) -> str | None:
+        config = {"experiment": {"worlds": 4}, "world": {"actions": "joint"}, "model": {**SMALL, **model}}
+        return kind(patterns, config).prepare().loop.why_not_compiled()
+
+    assert reason(MarketEnvironment) is None
+    assert reason(Greedy) == "Greedy.apply_actions() is written in Python"
+    assert "event types" in reason(MarketEnvironment, algorithm="dqn", importance={"focus_rare_events": True})
+
+
+@pytest.mark.parametrize("action", [-1, 28])
+def test_an_action_that_does_not_exist_is_refused(patterns, action):
+    env = environment(patterns, actions="joint")
+    env.reset()
+    with pytest.raises(ActionError, match=r"agent_0 chose an action in world 2 that does not exist"):
+        env.apply_actions(np.array([[0, 27, action, 0]]))
+    with pytest.raises(ShapeError, match=r"actions have shape \(1, 3\): \(1, 4, 1\) is needed"):
+        env.apply_actions(np.zeros((1, 3), np.int64))
 
 
 def test_bidders_train_the_same_in_a_process(patterns):
@@ -84,7 +119,7 @@ def test_rewards_add_up_to_the_objective_and_episodes_end_with_the_last_step(pat
     env.reset()
     earned = np.zeros((1, 4))
     for _ in range(6):
-        assert env.dones() is None
+        assert not np.any(env.dones())
         assert env.observe().shape == (1, 4, len(env.market.names))
         earned += env.apply_actions(np.tile([4, 4, 4, 4, 3], (1, 4, 1)))
     terminated, truncated = env.dones()
@@ -94,6 +129,8 @@ def test_rewards_add_up_to_the_objective_and_episodes_end_with_the_last_step(pat
     expected = env.market.score(expected=True) if objective == "score" else (info["revenue"] - info["cost"]) / p.budget
     np.testing.assert_allclose(earned, expected, rtol=1e-4, atol=1e-6)
     assert env.market.done
+    with pytest.raises(RunError, match="the episode is over"):
+        env.apply_actions(np.tile([4, 4, 4, 4, 3], (1, 4, 1)))
     assert np.abs(earned).max() > 0
 
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from pathlib import Path
+
 import numpy as np
 import pytest
 
-from parallel_agents.core.errors import ConfigError
+from parallel_agents.core.errors import ActionError, ConfigError, ContractError
 from parallel_agents.workflows.defence import NetworkDefence
-from parallel_agents.workflows.network import action_id
+from parallel_agents.workflows.network import RedAgent, action_id
 from parallel_agents.workflows.network.observations import CHOICES, HISTORY_SIZE
 
 SMALL = {"experiment": {"epochs": 2, "max_turns": 12, "worlds": 4}, "model": {"hidden": (8,), "n_minibatches": 1}}
@@ -29,6 +32,57 @@ def test_two_runs_have_equal_digests() -> None:
     assert first["updates"] > 0
 
 
+@pytest.mark.parametrize(
+    "world",
+    [{}, {"turn_weights": True, "all_actions": True, "late_start": 3}, {"history": False, "green": True}],
+)
+def test_whole_epochs_in_compiled_code_give_the_bytes_of_single_turns(world: dict[str, object]) -> None:
+    def run(together: bool) -> tuple[object, str | None]:
+        flags = {"backend": "inline", "parallel_actions": together}
+        env = NetworkDefence(config={**SMALL, "world": world, "parallel": flags})
+        summary = env.run_experiment()
+        return [
+            summary[name] for name in ("digest", "turns", "updates", "mean_reward")
+        ], env.prepare().loop.why_not_compiled()
+
+    (compiled, none), (single, reason) = run(together=True), run(together=False)
+    assert compiled == single
+    assert none is None
+    assert reason is not None
+    assert "one by one" in reason
+
+
+def test_recorded_epochs_and_red_agents_in_python_are_played_turn_by_turn(tmp_path: Path) -> None:
+    class Idle(RedAgent):
+        def get_action(self, knowledge: Mapping[str, object]) -> str:
+            return "Sleep"
+
+    env = defence()
+    (recorder,) = env.recorders(tmp_path)
+    assert env.compiled_world() == "the epoch is recorded"
+    recorder.is_due = False
+    assert env.prepare().loop.why_not_compiled() is None
+    assert defence(red=("B_line", Idle)).compiled_world() == "the red agent Idle is written in Python"
+    idle, asleep = (defence(red=red).run_experiment() for red in (Idle, "Sleep"))
+    assert idle["mean_reward"] == asleep["mean_reward"] != 0.0
+
+
+def test_recording_does_not_change_a_run(tmp_path: Path) -> None:
+    env = defence()
+    assert env.run_experiment(callbacks=env.recorders(tmp_path))["digest"] == defence().run_experiment()["digest"]
+
+
+def test_a_choice_that_does_not_exist_is_refused() -> None:
+    env = defence()
+    env.reset()
+    with pytest.raises(ActionError, match="choice 45 of world 1 is not one of the 45"):
+        env.apply_actions(np.array([[44, 45, 0, 0]]))
+    for _ in range(12):
+        env.apply_actions(np.zeros((1, 4), np.int64))
+    with pytest.raises(ContractError, match="the episode of 12 steps is over"):
+        env.apply_actions(np.zeros((1, 4), np.int64))
+
+
 def test_the_defender_observes_bits_or_bits_and_history() -> None:
     plain, with_history = defence(history=False), defence()
     for env, size in ((plain, 52), (with_history, HISTORY_SIZE)):
@@ -45,7 +99,7 @@ def test_a_choice_becomes_the_action_that_is_played_and_remembered() -> None:
         env.reset()
         env.apply_actions(np.full((1, 4), action))
     np.testing.assert_array_equal(few.observe(), many.observe())
-    np.testing.assert_array_equal(few.worlds._state["decoys"], many.worlds._state["decoys"])
+    np.testing.assert_array_equal(few.worlds.state["decoys"], many.worlds.state["decoys"])
     assert (few.worlds.blue_success == 1).all()
     assert (few.agents[0].model.spec.actions, many.agents[0].model.spec.actions) == (len(CHOICES), 145)
 
@@ -71,3 +125,8 @@ def test_quirks_and_late_start_reach_the_worlds() -> None:
 def test_bad_settings_are_refused(world: dict[str, object], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         defence(**world)
+
+
+def test_episodes_that_cross_epochs_are_refused() -> None:
+    with pytest.raises(ConfigError, match=r"experiment\.autoreset is true"):
+        NetworkDefence(config={"experiment": {"autoreset": True}})

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from parallel_agents.core.compiled import compiled_once, njit
 from parallel_agents.core.seeding import Purpose, draw, high_product, key
 from parallel_agents.core.types import Array
-from parallel_agents.engine.collect import CompiledWorld
+from parallel_agents.engine.collect import CompiledWorld, nothing_moves
 from parallel_agents.env.adapters.sync_envs import Episode, MakeAdapter, SyncEnvs
 from parallel_agents.kernels.intrinsics import fma
 
@@ -103,7 +103,7 @@ class ClassicEnvs(SyncEnvs):
     def compiled(self, seed: int) -> CompiledWorld:
         """Return the worlds for compiled epochs of an environment with this seed."""
         self.world.key[:] = key(seed, Purpose.WORLD)
-        return CompiledWorld(self.world, reset, begin_turn, observe, apply)
+        return CompiledWorld(self.world, reset, nothing_moves, observe, apply)
 
 
 # -- compiled --------------------------------------------------------------------------------------------------------
@@ -116,11 +116,6 @@ def reset(world: ClassicWorld, which: NDArray[np.bool_], epoch: int, turn: int) 
         if which[w]:
             words = draw(world.key[0], world.key[1], np.uint64(0), np.uint64(turn), np.uint64(epoch), np.uint64(w))
             start(world, w, np.int64((words[0] & np.uint64(0xFFFFFFFF)) >> np.uint64(1)))  # integers(2**31)
-
-
-@compiled_once
-def begin_turn(world: ClassicWorld, active: NDArray[np.bool_], able: NDArray[np.bool_], epoch: int, turn: int) -> None:
-    """Do nothing: nothing but the agent moves."""
 
 
 @compiled_once

@@ -25,12 +25,6 @@ from parallel_agents.env.adapters.classic_worlds import NAMES, ClassicEnvs
 from parallel_agents.env.adapters.spaces import ActionSpace, AgentSpec, ObservationSpace
 from parallel_agents.env.adapters.sync_envs import Episode, MakeAdapter, SharedBuffers, SyncEnvs, WorldBuffers
 
-HOOKS = (
-    "begin_turn", "observe", "observe_agent", "can_act", "apply_actions", "apply_agent", "dones", "reset_worlds",
-    "add_rewards", "events",
-)  # fmt: skip
-"""Methods that compiled epochs do not call."""
-
 
 def gymnasium_environment(name: str) -> type[GymnasiumEnvironment]:
     """Return the environment class of a registered Gymnasium environment, `Name-v0` or `package:Name-v0`."""
@@ -82,7 +76,7 @@ class GymnasiumEnvironment(AdaptedEnvironment):
         """Return the worlds as compiled code, where this library has them."""
         if not isinstance(self.envs, ClassicEnvs):
             return f"{self.name} is stepped by Gymnasium"
-        return self.hook_in_python(GymnasiumEnvironment, HOOKS) or self.envs.compiled(self.seed)
+        return self.hook_in_python(GymnasiumEnvironment) or self.envs.compiled(self.seed)
 
     @property
     def has_state(self) -> bool:

@@ -4,7 +4,8 @@ world_arrays    worlds as arrays: constants, state, results
 auction         random numbers, ranking, price of a click
 journeys        clicks, delayed purchases, attribution
 step            one step of many worlds, compiled
-market_worlds   `MarketWorlds`: observations, steps, threads
+slices          a step of all worlds in several threads
+market_worlds   `MarketWorlds`: observations, steps, scores
 """
 
 from __future__ import annotations

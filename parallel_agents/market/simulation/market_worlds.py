@@ -1,7 +1,7 @@
 """`MarketWorlds`: W worlds stepped together. Agents give bids and get observations and rewards.
 
-Worlds are divided into slices, one per thread. The kernels hold no lock and every random number has an address, so the
-number of threads changes the time only.
+Worlds are divided into slices, one per thread (`slices`). The kernels hold no lock and every random number has an
+address, so the number of threads changes the time only.
 
 An observation shows the clock, the bidder's own money and results, and the state of each campaign and creative. It does
 not show the users' segments, the rivals' bids or pending purchases.
@@ -12,22 +12,20 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from itertools import pairwise
 from typing import Literal
 
+import numba
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from parallel_agents.core.compiled import njit
+from parallel_agents.core.compiled import compiled_once, njit
 from parallel_agents.core.errors import ActionError, ConfigError, RunError, ShapeError
 from parallel_agents.core.seeding import Purpose, key
 from parallel_agents.market.simulation.journeys import Attribution
-from parallel_agents.market.simulation.step import StepInputs, reset_state, step_worlds
+from parallel_agents.market.simulation.slices import MarketArrays, start_helpers, step_all
+from parallel_agents.market.simulation.step import StepInputs, reset_state
 from parallel_agents.market.simulation.world_arrays import (
     Outcome,
-    Parameters,
-    State,
     empty_outcome,
     empty_state,
     episode_goals,
@@ -39,7 +37,9 @@ Floats = NDArray[np.float64]
 
 _MAX_AUCTIONS = 2**27  # of a step: the addresses of random numbers have room for as many
 _MAX_OFFERS = 2**12  # bidders × campaigns
-_AUCTIONS_PER_THREAD = 1_000  # take about 0.25 ms; waking a thread takes about 0.1 ms
+_AUCTIONS_PER_THREAD = 500  # take about 0.1 ms; waking a thread takes about 15 µs
+_MAX_THREADS = 1 if numba.config.DISABLE_JIT else 255
+"""The number of a slice is a byte, and only compiled code wakes threads."""
 _COMMON = (
     "progress", "hour_sin", "hour_cos", "week_sin", "week_cos", "volume", "log_budget", "log_target", "budget_left",
     "ahead_of_pace", "pace", "pressure", "cost_over_target", "win_rate", "click_rate", "log_clicks", "log_conversions",
@@ -100,12 +100,26 @@ class MarketWorlds:
         self.state = empty_state(p, bidders)
         self.last, self.total = empty_outcome(p, bidders), empty_outcome(p, bidders)
         self.names = _observation_names(self.worlds[0].campaigns, self.worlds[0].creatives)
-        self._rule = int(Attribution[attribution.upper()])
-        self._keys = np.array(key(seed, Purpose.WORLD), np.uint64)
-        self._epoch, self._step = 0, steps
-        count = min(threads or self._useful_threads(), len(self.worlds))
-        self._slices = list(pairwise(np.linspace(0, len(self.worlds), count + 1).astype(int).tolist()))
-        self._pool = ThreadPoolExecutor(count - 1, "market") if count > 1 else None
+        count = min(threads or self._useful_threads(), len(self.worlds), _MAX_THREADS)
+        self.arrays = MarketArrays(
+            p,
+            self.state,
+            self.last,
+            self.total,
+            StepInputs(
+                bids=np.zeros((bidders, len(self.worlds), self.campaigns)),
+                creative=np.zeros((bidders, len(self.worlds)), np.int64),
+                keys=np.array(key(seed, Purpose.WORLD), np.uint64),
+                clock=np.array([0, steps]),  # no step is allowed before the first reset
+                rule=int(Attribution[attribution.upper()]),
+            ),
+            score=np.zeros((bidders, len(self.worlds))),
+            slices=np.linspace(0, len(self.worlds), count + 1).astype(np.int64),
+            pipes=np.zeros(4, np.int32),
+            byte=np.zeros(1, np.uint8),
+        )
+        """The worlds as compiled code reads and writes them."""
+        self._stop_helpers: Callable[[], None] | None = None
 
     def _useful_threads(self) -> int:
         """Return how many threads have enough work in a step to be worth waking; at most one per core."""
@@ -125,22 +139,28 @@ class MarketWorlds:
     @property
     def done(self) -> bool:
         """Whether the episode is over."""
-        return self._step >= self.steps
+        return self.step_number >= self.steps
 
     @property
     def step_number(self) -> int:
         """How many steps of the episode are done."""
-        return self._step
+        return int(self.arrays.inputs.clock[1])
+
+    def check_goes_on(self) -> None:
+        """Raise RunError if the episode is over: compiled code must not take another step."""
+        if self.done:
+            raise RunError("the episode is over: call reset before the next step")
 
     def reset(self, epoch: int) -> NDArray[np.float32]:
         """Begin an episode and return the first observations; the same epoch always has the same random numbers."""
         if epoch < 0:
             raise ConfigError(f"epoch {epoch} is negative: epochs count from 0")
+        if self._stop_helpers is None and len(self.arrays.slices) > 2:
+            self._stop_helpers = start_helpers(self, self.arrays)
         reset_state(self.parameters, self.state)
-        for array in (*self.last, *self.total):
-            array[...] = 0.0
+        self.last.every[:] = self.total.every[:] = 0.0
         self._draw_goals(epoch)
-        self._epoch, self._step = epoch, 0
+        self.arrays.inputs.clock[:] = epoch, 0
         return self.observe()
 
     def _draw_goals(self, epoch: int) -> None:
@@ -153,7 +173,7 @@ class MarketWorlds:
     def observe(self) -> NDArray[np.float32]:
         """Return the observations (N, W, features), whose entries are named by `names`."""
         out = np.empty((self.bidders, len(self.worlds), len(self.names)), np.float32)
-        _observe(self.parameters, self.state, self.last, self.total, self._step, out)
+        write_observations(self.arrays, out)
         return out
 
     def step(self, bids: ArrayLike, creative: ArrayLike | None = None) -> Floats:
@@ -162,31 +182,18 @@ class MarketWorlds:
         bids: (N, W, J) per click; 0 stays out of the auctions.
         creative: (N, W) which one is shown.
         """
-        if self.done:
-            raise RunError("the episode is over: call reset before the next step")
+        self.check_goes_on()
         shape = (self.bidders, len(self.worlds))
-        offers = np.array(bids, np.float64, order="C")  # a copy: kernels are compiled for writable arrays
+        offers = np.asarray(bids, np.float64)
         if offers.shape != (*shape, self.campaigns):
             raise ShapeError(
                 f"bids have shape {offers.shape}: {(*shape, self.campaigns)} is needed (bidders, worlds, campaigns)"
             )
         if not np.isfinite(offers).all() or (offers < 0).any():
             raise ActionError("bids must be finite and 0 or more: 0 stays out of an auction")
-        x = StepInputs(
-            bids=offers,
-            creative=_checked_creative(creative, shape, self.creatives - 1),
-            keys=self._keys,
-            epoch=self._epoch,
-            step=self._step,
-            rule=self._rule,
-        )
-        for array in self.last:
-            array[...] = 0.0
-        p, s, o = self.parameters, self.state, self.last
-        self._run_slices(lambda low, high: step_worlds(p, s, o, x, low, high))
-        for sum_, part in zip(self.total, self.last, strict=True):
-            sum_ += part
-        self._step += 1
+        self.arrays.inputs.creative[:] = _checked_creative(creative, shape, self.creatives - 1)
+        self.arrays.inputs.bids[:] = offers
+        step_all(self.arrays)
         return np.asarray(self.last.caused[:, :, 1] - self.last.cost.sum(axis=2))
 
     def score(self, *, expected: bool = False) -> Floats:
@@ -195,9 +202,10 @@ class MarketWorlds:
         Acquisitions are those that the clicks so far lead to, those on their way included.
         expected: count every click with its probability of a purchase; the noise of single purchases is left out.
         """
-        bought = np.maximum(self.total.expected if expected else self.total.caused[:, :, 0], 0.0)
-        aimed_at = self.parameters.target * bought / np.maximum(self.total.cost.sum(axis=2), 1e-12)
-        return np.asarray(bought * np.minimum(1.0, aimed_at) ** 2)
+        bought = self.total.expected if expected else np.ascontiguousarray(self.total.caused[:, :, 0])
+        out = np.empty_like(bought)
+        write_scores(bought, self.total.cost, self.parameters.target, out)
+        return out
 
     def info(self, *, episode: bool = False) -> dict[str, NDArray[np.generic]]:
         """Return the results of the last step, or of the episode so far, as arrays (N, W) and (W,)."""
@@ -222,27 +230,16 @@ class MarketWorlds:
 
     def close(self) -> None:
         """End the threads; further steps run in the calling thread."""
-        if self._pool is not None:
-            self._pool.shutdown()
-            self._pool = None
+        if self._stop_helpers is not None:
+            self._stop_helpers()
+            self._stop_helpers = None
+        self.arrays = self.arrays._replace(slices=self.arrays.slices[[0, -1]])
 
     def __enter__(self) -> MarketWorlds:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-    def _run_slices(self, work: Callable[[int, int], None]) -> None:
-        """Call `work(low, high)` for every slice of worlds, the first one in this thread."""
-        if self._pool is None:
-            work(0, len(self.worlds))
-            return
-        others = [self._pool.submit(work, low, high) for low, high in self._slices[1:]]
-        try:
-            work(*self._slices[0])
-        finally:
-            for future in others:
-                future.result()
 
 
 def _checked_creative(values: ArrayLike | None, shape: tuple[int, int], last: int) -> NDArray[np.int64]:
@@ -254,7 +251,7 @@ def _checked_creative(values: ArrayLike | None, shape: tuple[int, int], last: in
         raise ShapeError(f"creative has shape {raw.shape}: {shape} is needed (bidders, worlds)")
     if not ((raw >= 0) & (raw <= last)).all():
         raise ActionError(f"creative must lie between 0 and {last}: found {raw.min()} to {raw.max()}")
-    return np.array(np.broadcast_to(raw, shape), np.int64, order="C")
+    return np.broadcast_to(raw, shape)
 
 
 def _observation_names(campaigns: tuple[str, ...], creatives: tuple[str, ...]) -> tuple[str, ...]:
@@ -268,9 +265,20 @@ def _ratio(top: float, bottom: float) -> float:
     return top / bottom if bottom > 0.0 else 0.0
 
 
-@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
-def _observe(p: Parameters, s: State, last: Outcome, total: Outcome, t: int, out: NDArray[np.float32]) -> None:
-    """Write the observations (N, W, features) before step t into `out`."""
+@compiled_once
+def write_scores(bought: Floats, cost: Floats, target: Floats, out: Floats) -> None:
+    """Write the scores (N, W) of acquisitions (N, W) at costs (N, W, J) and targets (W,); see `MarketWorlds.score`."""
+    for n in range(out.shape[0]):
+        for w in range(out.shape[1]):
+            acquired = max(bought[n, w], 0.0)
+            kept = min(1.0, target[w] * acquired / max(cost[n, w].sum(), 1e-12))
+            out[n, w] = acquired * (kept * kept)
+
+
+@compiled_once
+def write_observations(market: MarketArrays, out: NDArray[np.float32]) -> None:
+    """Write the observations (N, W, features) before the next step into `out`."""
+    p, s, last, total, t = market.parameters, market.state, market.last, market.total, market.inputs.clock[1]
     bidders, worlds, _ = out.shape
     steps, campaigns = p.auctions.shape[1], p.mechanism.shape[1]
     now = min(t, steps - 1)

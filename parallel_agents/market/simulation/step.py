@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from parallel_agents.core.compiled import njit
+from parallel_agents.core.compiled import compiled_once, njit
 from parallel_agents.core.seeding import uniform
 from parallel_agents.market.simulation.auction import (
     FIRST_PRICE,
@@ -50,8 +50,7 @@ class StepInputs(NamedTuple):
     bids: Floats  # (N, W, J) per click
     creative: NDArray[np.int64]  # (N, W)
     keys: NDArray[np.uint64]  # (2,) of the random numbers
-    epoch: int
-    step: int
+    clock: NDArray[np.int64]  # (2,) epoch, and steps of the episode so far
     rule: int  # an `Attribution`
 
 
@@ -73,7 +72,7 @@ class _Rivals(NamedTuple):
     paced: NDArray[np.bool_]  # (M,) whether the rival paces its spending
 
 
-@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+@compiled_once(allocates=True)
 def reset_state(p: Parameters, s: State) -> None:
     """Set all worlds back to the beginning of an episode; the first pace is the usual bids over their values."""
     for w in range(len(p.budget)):
@@ -153,7 +152,7 @@ def _draw_rival_scores(
             scores[bidders + m] = -math.inf
 
 
-@njit(cache=True, nogil=True, error_model="numpy")  # type: ignore[untyped-decorator]
+@compiled_once(allocates=True)
 def step_worlds(p: Parameters, s: State, o: Outcome, x: StepInputs, low: int, high: int) -> None:
     """Compute a step of worlds low … high − 1 and add its results to `o`.
 
@@ -170,9 +169,9 @@ def step_worlds(p: Parameters, s: State, o: Outcome, x: StepInputs, low: int, hi
     ours = _Bidders(bids, log_bids, rate, quality)
     theirs = _Rivals(np.empty(rivals), np.empty((rivals, campaigns)), np.empty(rivals), paced)
     blocks = 2 + (max(rivals - 6, 0) + 11) // 12  # of random words in an auction
-    t, normal, budget, spent = x.step, p.normal, p.budget, s.spent
+    t, normal, budget, spent = x.clock[1], p.normal, p.budget, s.spent
     for w in range(low, high):
-        address = Address(x.keys[0], x.keys[1], np.uint64(t), np.uint64(x.epoch), p.world[w])
+        address = Address(x.keys[0], x.keys[1], np.uint64(t), np.uint64(x.clock[0]), p.world[w])
         words = random_words(address, STEP_BLOCK)
         s.drift[w] += p.volatility[w] * quantile(normal, uniform(words[0]))
         if s.head[w, t] >= 0:

@@ -7,6 +7,7 @@ steps T. The users of all worlds are rows of the same arrays, world after world 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from statistics import NormalDist
 from typing import NamedTuple
@@ -130,6 +131,7 @@ class State(NamedTuple):
 class Outcome(NamedTuple):
     """The results of one step, or of one episode."""
 
+    every: Floats  # all numbers: the others are views of it
     auctions: Floats  # (W, J)
     impressions: Floats  # (N, W, J)
     clicks: Floats  # (N, W, J)
@@ -326,4 +328,8 @@ def empty_outcome(p: Parameters, bidders: int) -> Outcome:
         "expected": (bidders, worlds),
     }
     shapes |= dict.fromkeys(("scheduled", "superseded", "delivered"), (worlds, 2))
-    return Outcome(*(np.zeros(shapes.get(name, (bidders, worlds, campaigns))) for name in Outcome._fields))
+    each = [shapes.get(name, (bidders, worlds, campaigns)) for name in Outcome._fields[1:]]
+    ends = np.cumsum([math.prod(shape) for shape in each])
+    every = np.zeros(ends[-1])
+    parts = np.split(every, ends[:-1])
+    return Outcome(every, *(part.reshape(shape) for part, shape in zip(parts, each, strict=True)))

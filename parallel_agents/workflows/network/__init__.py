@@ -1,7 +1,7 @@
 """CAGE Challenge 2, Scenario 2, rebuilt from its rules and simulated for many worlds at once.
 
-scenario ─► quirks ─► state ─► blue, red ─► observations ─► step_kernels ─► network_worlds
-(data)      (versions)         (actions)    (of blue)       (one turn)      (a batch of worlds)
+scenario ─► quirks ─► state ─► blue, red ─► observations ─► step_kernels ─► network_worlds, defence_kernels
+(data)      (versions)         (actions)    (of blue)       (one turn)      (a batch of worlds; with a defender)
 """
 
 from parallel_agents.workflows.network.network_worlds import NetworkWorlds

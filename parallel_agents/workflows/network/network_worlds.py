@@ -28,9 +28,9 @@ from parallel_agents.workflows.network.red import (
     red_id,
     red_knowledge,
 )
-from parallel_agents.workflows.network.scenario import N_ACTIONS, N_HOSTS, OBSERVATION_SIZE
+from parallel_agents.workflows.network.scenario import N_ACTIONS, N_HOSTS, OBSERVATION_SIZE, SLEEP
 from parallel_agents.workflows.network.state import initial_state, write_access
-from parallel_agents.workflows.network.step_kernels import EPISODE, sleep_worlds, step_worlds, write_observations
+from parallel_agents.workflows.network.step_kernels import EPISODE, step_worlds, write_observations
 
 Red = str | type[RedAgent]
 
@@ -73,20 +73,22 @@ class NetworkWorlds:
         self.quirks = preset if quirks is None else quirks
         self.rules = compile_rules(self.quirks)
         """The rules under these quirks, as the compiled kernels read them."""
-        self._custom = {w: each() for w, each in enumerate(reds) if isinstance(each, type)}
+        self.red_in_python = {w: each() for w, each in enumerate(reds) if isinstance(each, type)}
+        """The red agents that are written in Python, by world."""
         self._initial = initial_state(np.array([CUSTOM if isinstance(r, type) else red_id(r) for r in reds], np.int8))
-        self._state = self._initial.copy()
-        self._episode = np.zeros(1, EPISODE)
-        self._episode["key"] = key(seed, purpose)
-        self._episode["first_world"] = first_world
-        self._episode["green"] = green
-        self._turn = steps  # no step is allowed before the first reset
+        self.state, self.episode = self._initial.copy(), np.zeros(1, EPISODE)
+        """The worlds, and where their random words are, as the compiled kernels read and write them."""
+        self.episode["key"] = key(seed, purpose)
+        self.episode["first_world"] = first_world
+        self.episode["green"] = green
+        self._turn = self.episode["turn"]
+        self._turn[0] = steps  # no step is allowed before the first reset
 
     @property
     def red(self) -> tuple[str, ...]:
         """Each world's red agent."""
         return tuple(
-            type(self._custom[w]).__name__ if w in self._custom else RED_AGENTS[i]
+            type(self.red_in_python[w]).__name__ if w in self.red_in_python else RED_AGENTS[i]
             for w, i in enumerate(self._initial["red_agent"])
         )
 
@@ -94,16 +96,14 @@ class NetworkWorlds:
         """Start an episode in every world with the draws of this epoch; return observations (W, 52)."""
         if epoch < 0:
             raise ConfigError(f"epoch is {epoch}: epochs are numbered from 0")
-        self._state[:] = self._initial
-        self._episode["epoch"], self._turn = epoch, 0 if self._custom else self.late_start
-        for agent in self._custom.values():
+        self.state[:] = self._initial
+        self.episode["epoch"], self._turn[0] = epoch, 0
+        for agent in self.red_in_python.values():
             agent.reset()
-        if not self._custom:
-            sleep_worlds(self._state, self.rules, self._episode, self.late_start)
-        while self._turn < self.late_start:
-            self.step(np.zeros(self.n_worlds, np.int64))
+        while self.turn < self.late_start:
+            self.step(np.full(self.n_worlds, SLEEP))
         observations = np.empty((self.n_worlds, OBSERVATION_SIZE), np.uint8)
-        write_observations(self._state, observations)
+        write_observations(self.state, observations)
         return observations
 
     def step(self, actions: ArrayLike) -> tuple[NDArray[np.uint8], NDArray[np.float64], NDArray[np.bool_]]:
@@ -111,8 +111,7 @@ class NetworkWorlds:
 
         Return observations (W, 52), rewards (W,) and dones (W,).
         """
-        if self._turn >= self.steps:
-            raise ContractError(f"the episode of {self.steps} steps is over or not begun: call reset(epoch)")
+        self.begin_turn()
         chosen = np.asarray(actions)
         if chosen.shape != (self.n_worlds,) or chosen.dtype.kind not in "iu":
             raise ShapeError(
@@ -122,16 +121,20 @@ class NetworkWorlds:
         chosen = chosen.astype(np.int64, copy=False)
         observations = np.empty((self.n_worlds, OBSERVATION_SIZE), np.uint8)
         rewards = np.empty(self.n_worlds)
-        for w, agent in self._custom.items():
-            self._state[w]["next_kind"], self._state[w]["next_target"] = self._red_choice(agent, self._state[w])
-        invalid = step_worlds(self._state, self.rules, self._episode, self._turn, chosen, observations, rewards)
+        invalid = step_worlds(self.state, self.rules, self.episode, chosen, observations, rewards)
         if invalid >= 0:
             raise ActionError(
                 f"action {chosen[invalid]} of world {invalid} is not one of blue's {N_ACTIONS}: "
                 f"give whole numbers from 0 to {N_ACTIONS - 1}"
             )
-        self._turn += 1
-        return observations, rewards, np.full(self.n_worlds, self._turn == self.steps)
+        return observations, rewards, np.full(self.n_worlds, self.turn == self.steps)
+
+    def begin_turn(self) -> None:
+        """Raise ContractError if the episode is over; let the red agents that are written in Python choose."""
+        if self.turn >= self.steps:
+            raise ContractError(f"the episode of {self.steps} steps is over or not begun: call reset(epoch)")
+        for w, agent in self.red_in_python.items():
+            self.state[w]["next_kind"], self.state[w]["next_target"] = self._red_choice(agent, self.state[w])
 
     @staticmethod
     def _red_choice(agent: RedAgent, record: Any) -> tuple[int, int]:
@@ -144,36 +147,36 @@ class NetworkWorlds:
     @property
     def turn(self) -> int:
         """Turns of the episode played so far, a late start included."""
-        return self._turn
+        return int(self._turn.item())
 
     @property
     def access(self) -> NDArray[np.uint8]:
         """Red's true access per world and host (W, 13): 0 no session, 1 user-level, 2 privileged."""
         out = np.empty((self.n_worlds, N_HOSTS), np.uint8)
-        write_access(self._state, out)
+        write_access(self.state, out)
         return out
 
     @property
     def ot_running(self) -> NDArray[np.bool_]:
         """Whether the operational service runs, per world (W,)."""
-        return self._state["ot_running"].astype(np.bool_)
+        return self.state["ot_running"].astype(np.bool_)
 
     @property
     def repaired(self) -> NDArray[np.int64]:
         """The host that blue's last action took from red, per world (W,), or -1."""
-        return self._state["repaired"].astype(np.int64)
+        return self.state["repaired"].astype(np.int64)
 
     @property
     def blue_success(self) -> NDArray[np.int8]:
         """Result of blue's last action, per world (W,): 0 failed, 1 succeeded, 2 unknown."""
-        return self._state["blue_success"].copy()
+        return self.state["blue_success"].copy()
 
     @property
     def red_success(self) -> NDArray[np.int8]:
         """Result of red's last action, per world (W,): 0 failed, 1 succeeded, 2 unknown."""
-        return self._state["red_success"].copy()
+        return self.state["red_success"].copy()
 
     @property
     def red_actions(self) -> tuple[str, ...]:
         """Red's last action in every world, by name."""
-        return tuple(red_action_name(int(s["red_kind"]), int(s["red_target"])) for s in self._state)
+        return tuple(red_action_name(int(s["red_kind"]), int(s["red_target"])) for s in self.state)

@@ -22,7 +22,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from parallel_agents.core.compiled import njit
+from parallel_agents.core.compiled import compiled_once, njit
 from parallel_agents.workflows.network import scenario as sc
 from parallel_agents.workflows.network.blue import can_place_decoy, place_decoy
 from parallel_agents.workflows.network.red import HostEvents
@@ -140,25 +140,23 @@ class History:
     def update(self, actions: NDArray[np.int64], observations: NDArray[np.uint8]) -> NDArray[np.float32]:
         """Return the features (W, size) after actions (W,) led to observations (W, 52)."""
         rows = np.empty((len(self.records), ORDERED_SIZE), np.float32)
-        _update(self.records, self.rules, np.asarray(actions, np.int64), observations, rows)
+        update_history(self.records, self.rules, np.asarray(actions, np.int64), observations, rows)
         return rows[:, : self.size]
 
     def actions(self, choices: NDArray[np.int64], n_choices: int) -> NDArray[np.int64]:
         """Return the actions (W,) for choices (W,) among all 145 actions, or among `CHOICES`."""
         if n_choices == sc.N_ACTIONS:
             return choices
-        actions = np.empty(len(choices), np.int64)
-        _resolve(self.records, self.rules, choices, actions)
+        actions = np.array(choices, np.int64)
+        resolve_choices(self.records, self.rules, actions)
         return actions
 
 
-@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
-def _resolve(
-    records: NDArray[np.void], rules: NDArray[np.void], choices: NDArray[np.int64], actions: NDArray[np.int64]
-) -> None:
-    """Write the action of every world's choice."""
+@compiled_once
+def resolve_choices(records: NDArray[np.void], rules: NDArray[np.void], actions: NDArray[np.int64]) -> None:
+    """Replace every world's choice by the action that it stands for."""
     for w in range(records.shape[0]):
-        actions[w], h = _CHOICES[choices[w], 0], _CHOICES[choices[w], 1]
+        actions[w], h = _CHOICES[actions[w], 0], _CHOICES[actions[w], 1]
         if h >= 0:
             for d in _DECOY_ORDER:
                 if can_place_decoy(records[w], rules[0], h, d):
@@ -166,8 +164,8 @@ def _resolve(
                     break
 
 
-@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
-def _update(
+@compiled_once
+def update_history(
     records: NDArray[np.void], rules: NDArray[np.void], actions: NDArray[np.int64], observations: NDArray[np.uint8],
     rows: NDArray[np.float32],
 ) -> None:  # fmt: skip

@@ -12,7 +12,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from parallel_agents.core.compiled import njit
+from parallel_agents.core.compiled import compiled_once, njit
 from parallel_agents.core.seeding import draw, uniform
 from parallel_agents.workflows.network import scenario as sc
 from parallel_agents.workflows.network.blue import apply_blue_action
@@ -30,8 +30,16 @@ from parallel_agents.workflows.network.red import (
 )
 from parallel_agents.workflows.network.state import NO_EXPLOIT, NO_HOST, Record, count, has, pick, sessions
 
-# Where the random words of an episode are, and whether green acts: one record for all worlds of a batch.
-EPISODE = np.dtype([("key", np.uint64, (2,)), ("epoch", np.uint64), ("first_world", np.uint64), ("green", np.bool_)])
+# Where the random words of the next turn are, and whether green acts: one record for all worlds of a batch.
+EPISODE = np.dtype(
+    [
+        ("key", np.uint64, (2,)),
+        ("epoch", np.uint64),
+        ("turn", np.int64),
+        ("first_world", np.uint64),
+        ("green", np.bool_),
+    ]
+)
 
 # Whether a red agent may take a recorded action.
 ALLOWED, TARGET_NOT_ALLOWED, EXPLOIT_NOT_ALLOWED = range(3)
@@ -91,10 +99,10 @@ def _finish_turn(
 
 
 @njit(cache=True)  # type: ignore[untyped-decorator]
-def _turn(s: Record, rules: Record, episode: Record, world: int, turn: int, action: int) -> int:
+def _turn(s: Record, rules: Record, episode: Record, world: int, action: int) -> int:
     """Simulate one turn of one world; return its cost in tenths of a point."""
     words = draw(
-        episode.key[0], episode.key[1], np.uint64(0), np.uint64(turn), episode.epoch,
+        episode.key[0], episode.key[1], np.uint64(0), np.uint64(episode.turn), episode.epoch,
         episode.first_world + np.uint64(world),
     )  # fmt: skip
     blue_result = apply_blue_action(s, rules, action)
@@ -104,10 +112,10 @@ def _turn(s: Record, rules: Record, episode: Record, world: int, turn: int, acti
     return cost
 
 
-@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+@compiled_once
 def step_worlds(
-    state: NDArray[np.void], rules: NDArray[np.void], episode: NDArray[np.void], turn: int,
-    actions: NDArray[np.int64], observations: NDArray[np.uint8], rewards: NDArray[np.float64],
+    state: NDArray[np.void], rules: NDArray[np.void], episode: NDArray[np.void], actions: NDArray[np.int64],
+    observations: NDArray[np.uint8], rewards: NDArray[np.float64],
 ) -> int:  # fmt: skip
     """Simulate one turn of every world and return -1; or do nothing and return the first world whose action is invalid.
 
@@ -117,17 +125,10 @@ def step_worlds(
         if not 0 <= actions[w] < sc.N_ACTIONS:
             return w
     for w in range(state.shape[0]):
-        rewards[w] = -_turn(state[w], rules[0], episode[0], w, turn, actions[w]) / 10
+        rewards[w] = -_turn(state[w], rules[0], episode[0], w, actions[w]) / 10
         write_observation(state[w], observations[w])
+    episode[0].turn += 1
     return -1
-
-
-@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
-def sleep_worlds(state: NDArray[np.void], rules: NDArray[np.void], episode: NDArray[np.void], turns: int) -> None:
-    """Simulate the first `turns` turns of every world while blue sleeps."""
-    for w in range(state.shape[0]):
-        for turn in range(turns):
-            _turn(state[w], rules[0], episode[0], w, turn, sc.SLEEP)
 
 
 @njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]

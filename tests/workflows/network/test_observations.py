@@ -169,7 +169,7 @@ def test_decoys_in_the_history_agree_with_the_true_state_over_random_play() -> N
     for _ in range(100):
         actions = draws.integers(0, 145, 30)
         features = history.update(actions, worlds.step(actions)[0])
-        np.testing.assert_array_equal(history.records["decoys"], worlds._state["decoys"])
+        np.testing.assert_array_equal(history.records["decoys"], worlds.state["decoys"])
     assert features[:, 156:-1].any()
 
 

@@ -363,12 +363,12 @@ def test_a_red_agent_of_ones_own_plays_by_the_rules():
     for _ in range(30):
         bits, rewards, _ = worlds.step([0, 0, 0])
         np.testing.assert_array_equal(bits[1], alone.step([0])[0][0])  # the other worlds are as they were
-    first, second = worlds._custom[0].seen[:2]
+    first, second = worlds.red_in_python[0].seen[:2]
     assert (first["hosts"], first["sessions"], first["success"]) == (("User0",), ("User0",), None)
     assert (second["hosts"], second["last_action"]) == (
         ("User0", "User1", "User2", "User3", "User4"), "DiscoverRemoteSystems:User",
     )  # fmt: skip
-    last = worlds._custom[0].seen[-1]
+    last = worlds.red_in_python[0].seen[-1]
     assert last["ports"]["User4"] == (22, 25, 80, 443, 3390)
     assert {"User1", "User2"} <= set(last["privileged"])
     assert rewards[0] < 0
@@ -377,7 +377,7 @@ def test_a_red_agent_of_ones_own_plays_by_the_rules():
 def test_a_red_agent_of_ones_own_also_plays_while_blue_sleeps():
     late = NetworkWorlds(2, red=Walker, steps=30, late_start=12)
     late.reset(0)
-    assert (late.turn, len(late._custom[0].seen)) == (12, 12)
+    assert (late.turn, len(late.red_in_python[0].seen)) == (12, 12)
     early = NetworkWorlds(2, red=Walker, steps=30)
     early.reset(0)
     for _ in range(12):
