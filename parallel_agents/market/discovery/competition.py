@@ -50,8 +50,8 @@ class AdHistory:
     clicks: Floats
     cost: Floats
     bid: Floats
-    frequency: Floats  # remembered impressions of the creative before this day, per user
     # cells
+    remembered: Floats  # (D, C): impressions of a creative before this day that users remember, per user
     auctions: Floats  # (D, J), NaN where the impression share is not known
     log_bid: Floats  # (D, J), NaN where we were not shown or the bid is not known
     met: Floats  # (D, J, M): auctions in which the rival took part
@@ -74,6 +74,11 @@ class AdHistory:
         if not (self.clicks > 0.0).any():
             return "no row of the ads table holds a click"
         return None
+
+    @property
+    def frequency(self) -> Floats:
+        """Shape (R,): remembered impressions of the creative of every row of the ads table."""
+        return self.remembered[self.day, self.creative]
 
     def cells(self, rows: Floats) -> Floats:
         """Return the sums (D, J) of a column of the ads table."""
@@ -114,7 +119,7 @@ def read_ad_history(export: Export, history: History) -> AdHistory:
         before[i] = _REMEMBERED * before[i - 1] + daily[i - 1]
     names = tuple(map(str, campaigns))
     rivals, met, above, rival_shown = _read_insights(export, history, names, np.nan_to_num(auctions))
-    hourly, top = _read_hours(export, history, names)
+    hourly, top = _read_hours(export, history, names, auctions)
     return AdHistory(
         campaigns=names,
         channels=tuple(str(ads["channel"][np.flatnonzero(campaign == j)[0]]) for j in range(len(names))),
@@ -129,7 +134,7 @@ def read_ad_history(export: Export, history: History) -> AdHistory:
         clicks=known(ads["clicks"]),
         cost=known(ads["cost"]),
         bid=bid,
-        frequency=before[day, creative] / len(history.clicks),
+        remembered=before / len(history.clicks),
         auctions=auctions,
         log_bid=_mean_of_known(cell, impressions, np.log(np.maximum(bid, 1e-9)), shape),
         met=met,
@@ -155,23 +160,32 @@ def _mean_of_known(cell: Ints, weight: Floats, column: Floats, shape: tuple[int,
     return means.reshape(shape)
 
 
-def _read_hours(export: Export, history: History, campaigns: tuple[str, ...]) -> tuple[Floats, Floats]:
-    """Return auctions, and auctions in which we were on top, by day, hour and campaign (D, 24, J)."""
+def _read_hours(
+    export: Export, history: History, campaigns: tuple[str, ...], auctions: Floats
+) -> tuple[Floats, Floats]:
+    """Return auctions, and auctions in which we were on top, by day, hour and campaign (D, 24, J).
+
+    An hour without an impression does not show its auctions; leaving it out would leave out the hours at which rivals
+    bid most. It gets its usual share of the day's auctions.
+    """
     shape = (history.days, 24, len(campaigns))
-    auctions, top = np.zeros(shape), np.zeros(shape)
-    if "ads_by_hour" in export.reports:
-        start = f"DATE '{history.first_day}'"
-        rows = export.rows(f"""
-            SELECT datediff('day', {start}, date) AS day, hour, CAST(campaign AS VARCHAR) AS campaign,
-                sum(impressions) AS impressions, avg(impression_share) AS share, avg(top_impression_share) AS top
-            FROM ads_by_hour WHERE impression_share > 0 AND hour BETWEEN 0 AND 23
-                AND datediff('day', {start}, date) BETWEEN 0 AND {history.days - 1} GROUP BY ALL ORDER BY ALL""")
-        there = np.isin(rows["campaign"].astype(str), campaigns) & np.isfinite(known(rows["top"]))
-        campaign = np.searchsorted(campaigns, rows["campaign"][there].astype(str))
-        place = (rows["day"][there].astype(np.int64), rows["hour"][there].astype(np.int64), campaign)
-        auctions[place] = known(rows["impressions"])[there] / known(rows["share"])[there]
-        top[place] = np.minimum(known(rows["top"])[there], 1.0) * auctions[place]
-    return auctions, top
+    held, top = np.zeros(shape), np.zeros(shape)
+    if "ads_by_hour" not in export.reports:
+        return held, top
+    start = f"DATE '{history.first_day}'"
+    rows = export.rows(f"""
+        SELECT datediff('day', {start}, date) AS day, hour, CAST(campaign AS VARCHAR) AS campaign,
+            sum(impressions) AS impressions, avg(impression_share) AS share, avg(top_impression_share) AS top
+        FROM ads_by_hour WHERE impression_share > 0 AND hour BETWEEN 0 AND 23
+            AND datediff('day', {start}, date) BETWEEN 0 AND {history.days - 1} GROUP BY ALL ORDER BY ALL""")
+    there = np.isin(rows["campaign"].astype(str), campaigns) & np.isfinite(known(rows["top"]))
+    campaign = np.searchsorted(campaigns, rows["campaign"][there].astype(str))
+    place = (rows["day"][there].astype(np.int64), rows["hour"][there].astype(np.int64), campaign)
+    held[place] = known(rows["impressions"])[there] / known(rows["share"])[there]
+    top[place] = np.minimum(known(rows["top"])[there], 1.0) * held[place]
+    seen, of_day = held > 0.0, np.broadcast_to(np.nan_to_num(auctions)[:, None, :], shape)
+    usual = held.sum(axis=0) / np.maximum((of_day * seen).sum(axis=0), 1.0)
+    return np.where(seen | ~seen.any(axis=1, keepdims=True), held, usual * of_day), top
 
 
 def _read_insights(
@@ -206,13 +220,19 @@ def _read_insights(
 
 @dataclass(frozen=True, eq=False)
 class Creatives:
-    """Click rates of unworn creatives on top, position effects, fatigue, and the log quality of our bids (D, J)."""
+    """Click rates of unworn creatives on top, position effects, fatigue, and the log quality of our bids."""
 
     rate: dict[str, Estimate]
     position: tuple[Estimate, ...]
     fatigue: Estimate
-    quality: Floats
+    live: Floats  # (D, J, C): 1 where the creative was in use
+    worth: Floats  # (D, J, C): its log quality, worn as it was on that day
     row_quality: Floats  # of every row of the ads table
+
+    @property
+    def quality(self) -> Floats:
+        """Shape (D, J): the mean log quality of the creatives in use."""
+        return np.asarray((self.live * self.worth).sum(axis=2) / np.maximum(self.live.sum(axis=2), 1.0))
 
 
 def fit_creatives(ads: AdHistory) -> Creatives:
@@ -225,12 +245,10 @@ def fit_creatives(ads: AdHistory) -> Creatives:
     positions = fit.block(count, np.eye(places)[:, 1:])
     fatigue = fit.estimate(-1, count=ads.clicks.sum(), source="clicks by remembered impressions per user")
     relative = fit.values[:count] - np.log(np.exp(fit.values[:count]).mean())
-    # impressions are won more often with better creatives; the auctions of a day were entered with all of them alike
-    live = np.zeros((*ads.auctions.shape, count))
-    live[ads.day, ads.campaign, ads.creative] = 1.0
-    frequency = np.zeros((ads.days, count))
-    frequency[ads.day, ads.creative] = ads.frequency
-    worth = live * (relative - fatigue.value * frequency[:, None, :])
+    # in use from its first to its last impression: on a day between, a weak creative may have lost every auction
+    shown = np.zeros((*ads.auctions.shape, count), np.bool_)
+    shown[ads.day, ads.campaign, ads.creative] = True
+    live = np.logical_or.accumulate(shown) & np.logical_or.accumulate(shown[::-1])[::-1]
     return Creatives(
         rate={
             name: fit.log_estimate(i, count=by_creative[i], source="clicks per impression")
@@ -241,7 +259,8 @@ def fit_creatives(ads: AdHistory) -> Creatives:
             for i in range(places)
         ),
         fatigue=fatigue,
-        quality=worth.sum(axis=2) / np.maximum(live.sum(axis=2), 1.0),
+        live=live.astype(np.float64),
+        worth=np.broadcast_to(relative - fatigue.value * ads.remembered[:, None, :], live.shape),
         row_quality=relative[ads.creative] - fatigue.value * ads.frequency,
     )
 
@@ -255,7 +274,7 @@ class ClickWorth:
 
 
 def fit_campaigns(
-    ads: AdHistory, worth: Mapping[str, ClickWorth], hours: Fit | None, row_quality: Floats
+    ads: AdHistory, worth: Mapping[str, ClickWorth], hours: Fit | None, creatives: Creatives
 ) -> dict[str, Campaign]:
     """Return mechanism, slots, reserve, bid, spend and value of every campaign that can be simulated.
 
@@ -267,7 +286,7 @@ def fit_campaigns(
         if name in worth and ads.clicks[rows].sum() > 0 and np.isfinite(ads.log_bid[:, j]).any():
             flat = Estimate.zero(0, "no report by hour: assumed equal at all hours")
             price = (flat, flat) if hours is None else tuple(_coefficient(hours, len(ads.campaigns), j, ads))
-            campaigns[name] = _campaign(ads, j, worth[name], price, row_quality)
+            campaigns[name] = _campaign(ads, j, worth[name], price, creatives.row_quality)
     lowest = min((c.reserve for c in campaigns.values() if c.mechanism != "first_price"), key=_value, default=None)
     if lowest is not None:  # where we pay our own bid, prices do not show the reserve
         lowest = replace(lowest, source="lowest reserve of the other campaigns: not seen here")

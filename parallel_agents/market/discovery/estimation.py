@@ -170,6 +170,11 @@ def normal_cdf(x: Floats) -> Floats:
     return np.asarray(_normal_cdf(np.ravel(np.asarray(x, np.float64))).reshape(np.shape(x)))
 
 
+def normal_quantile(p: Floats) -> Floats:
+    """Return the point below which a normal variable lies with probability p, for every element."""
+    return np.asarray(np.vectorize(NormalDist().inv_cdf, otypes=[np.float64])(p))
+
+
 def normal_density(x: Floats) -> Floats:
     """Return the normal density of every element."""
     return np.asarray(np.exp(-x * x / 2.0) / math.sqrt(2.0 * math.pi))
