@@ -13,7 +13,7 @@ depend on each other (Liang and Zeger 1986).
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
 from typing import Literal
@@ -201,6 +201,17 @@ class Fit:
         directions = np.zeros((len(rows), len(self.values)))
         directions[:, start : start + rows.shape[1]] = rows
         return self.combine(directions)
+
+    @classmethod
+    def averaged(cls, fits: Sequence[Fit], log_likelihoods: Sequence[float]) -> tuple[Fit, Floats]:
+        """Return the mean of fits by likelihood, the differences between them as further errors, and their shares."""
+        share = np.exp(np.array(log_likelihoods) - max(log_likelihoods))
+        share /= share.sum()
+        values = np.array([fit.values for fit in fits])
+        mean = share @ values
+        apart = (values - mean) * np.sqrt(share)[:, None]
+        covariance = np.tensordot(share, np.array([fit.covariance for fit in fits]), 1) + apart.T @ apart
+        return cls(mean, covariance), share
 
     def estimate(self, i: int, *, count: float, source: str) -> Estimate:
         """Return parameter i as an estimate."""

@@ -1,9 +1,9 @@
 """Fit the competition: how often rivals enter, how high and how widely they bid, and what they react to.
 
-Rivals M, campaigns J, days D, groups G of days (periods first, then the landscapes that periods fall into). A rival's log
-bid is normal about a level of the day and the campaign, plus the wave of the hours that all rivals share. Our own bid
-varies from day to day, so the rate at which a rival ranks above us shows level and spread. Levels of days are then a
-landscape's level, reactions to our bid and to the rival's own spend, and a drift that all rivals share.
+Rivals M, campaigns J, days D, groups G of days (periods first, then the landscapes that periods fall into). A rival's
+log bid is normal about a level of the day and the campaign, plus the wave of the hours that all rivals share. Our own
+bid varies from day to day, so the rate at which a rival ranks above us shows level and spread. Levels of days are then
+a landscape's level, reactions to our bid and to the rival's own spend, and a drift that all rivals share.
 """
 
 from __future__ import annotations
@@ -43,9 +43,11 @@ from parallel_agents.market.discovery.patterns import Campaign, Competition, Com
 from parallel_agents.market.discovery.seasonality import cluster_periods
 
 _HOURS = 24
-_HOUR_ROUNDS = 3  # bids and the wave of the hours depend on each other
+_HOUR_ROUNDS = 2  # bids and the wave of the hours depend on each other
 _NEWTON_STEPS = 60
 _LARGEST_STEP = 0.5  # of a log bid
+_CLOSE = 1e-5
+_INFORMATIVE = 10.0  # precision of a level, beside 1 of its prior
 _VAGUE = 1e-3  # precision of what nothing is known of before
 _MEMORIES = np.array([0.0, 0.2, 0.4, 0.6, 0.7, 0.8, 0.9, 0.95, 0.98])  # share of the drift that is left a day later
 _STEPS_OF_DRIFT = np.geomspace(0.005, 0.4, 16)
@@ -70,21 +72,27 @@ def fit_competition(
     worth: what the events say of each campaign. bought: purchases after paid clicks, by period (Q,).
     """
     creatives = fit_creatives(ads)
-    hours = price_by_hour(ads, creatives.quality, period, periods)
+    quality = creatives.mean_quality
+    hours = price_by_hour(ads, quality, period, periods)
     campaigns = fit_campaigns(ads, worth, hours, creatives)
-    price = price_by_period(ads, creatives.quality, period, periods)
-    auctions = _Auctions.of(ads, creatives, campaigns, hours)
-    landscape = _cluster_landscapes(ads, _fit_all(ads, auctions, period, periods), auctions, period, periods)
+    price = price_by_period(ads, quality, period, periods)
+    reserve = np.array([campaigns[c].reserve.value if c in campaigns else 0.0 for c in ads.campaigns])
+    auctions = _Auctions.of(ads, creatives, reserve, hours)
+    landscape = _cluster_landscapes(ads, auctions, period, periods)
     groups, group = int(landscape.max()) + 1, landscape[period]
-    bidding = _fit_all(ads, auctions, group, groups)
-    entered = _participation(ads, auctions, bidding, group, groups)
-    if hours is not None and bidding:
-        for _ in range(_HOUR_ROUNDS):
-            hours = _fit_hours(ads, auctions, bidding, entered[0][group])
-            auctions = replace(auctions, wave=_wave(hours))
-            bidding = _fit_all(ads, auctions, group, groups)
-            entered = _participation(ads, auctions, bidding, group, groups)
-        campaigns = fit_campaigns(ads, worth, hours, creatives)
+    known = _Rivals.of(ads, auctions, group, groups)
+    for _ in range(_HOUR_ROUNDS):
+        known = known.again(ads, hours is not None)
+    unsure = [_Auctions.of(ads, variant, reserve, known.hours) for variant in creatives.variants()]
+    for j, c in enumerate(ads.campaigns):
+        if c in campaigns and campaigns[c].reserve.low == 0.0:
+            deviation = campaigns[c].reserve.high / math.sqrt(12.0)  # all values up to the bound are as likely
+            other = np.where(np.arange(len(reserve)) == j, reserve[j] + deviation, reserve)
+            unsure.append(_Auctions.of(ads, creatives, other, known.hours))
+    known = known.widened([known.again(ads, hours is not None, variant) for variant in unsure])
+    bidding, entered = known.bidding, known.entered
+    if known.hours is not None:
+        campaigns = fit_campaigns(ads, worth, known.hours, creatives)
     rare = [name for r, name in enumerate(ads.rivals) if r not in bidding]
     notes = [f"rival {name}: met too rarely, or our bids vary too little, to tell how it bids" for name in rare]
     if hours is None:
@@ -96,7 +104,7 @@ def fit_competition(
     movement = Estimate.zero(0, "nothing known of rivals")
     if bidding:
         shading = _fit_shading(ads, bidding, campaigns)
-        daily = _fit_days(ads, auctions, bidding, entered[0], group, groups)
+        daily = _fit_days(ads, known)
         if not np.isfinite(ads.rival_shown).any():
             notes.append("pacing of rivals: the auction insights hold no impression share of theirs; assumed none")
         competitors = {
@@ -142,29 +150,26 @@ class _Auctions:
     wave: Floats  # (J, 24): what all rivals add to their log bids at an hour
 
     @classmethod
-    def of(
-        cls, ads: AdHistory, creatives: Creatives, campaigns: Mapping[str, Campaign], hours: Fit | None
-    ) -> _Auctions:
+    def of(cls, ads: AdHistory, creatives: Creatives, reserve: Floats, hours: Fit | None) -> _Auctions:
         """Return the auctions of a history; without a report by hour, all hours are alike."""
-        count = len(ads.campaigns)
         held = ads.hourly_auctions.sum(axis=0).T + _VAGUE
-        offer = ads.log_bid[:, :, None] + creatives.worth
-        reserve = [math.log(max(campaigns[c].reserve.value, 1e-9)) if c in campaigns else -np.inf for c in ads.campaigns]
-        live = creatives.live * (offer >= np.array(reserve)[:, None])
+        offer = ads.log_bid[:, :, None] + creatives.quality[:, None, :]
+        log_reserve = np.log(np.maximum(reserve, 1e-9))
+        live = creatives.live & (offer >= log_reserve[:, None])
         return cls(
             held / held.sum(axis=1, keepdims=True),
             live / np.maximum(creatives.live.sum(axis=2, keepdims=True), 1.0),
             np.nan_to_num(offer),
-            np.maximum(np.array(reserve), -30.0),
-            np.zeros((count, _HOURS)) if hours is None else _wave(hours),
+            log_reserve,
+            np.zeros((len(reserve), _HOURS)) if hours is None else _wave(hours),
         )
 
     def chances(self, day: Ints, campaign: Ints, level: Floats, spread: float) -> tuple[Floats, Floats]:
-        """Return for cells the chance (cells, 3) that a rival ranks above us if both enter, and that it enters (cells,).
+        """Return by cell the chance (cells, 3) that a rival ranks above us if both enter, and that both enter (cells,).
 
         The three columns are the chance itself and its derivatives by level and by log spread.
         """
-        return _chances(
+        chance, enters = _chances(
             level,
             spread,
             self.wave[campaign],
@@ -172,7 +177,8 @@ class _Auctions:
             self.live_share[day, campaign],
             self.offer[day, campaign],
             self.log_reserve[campaign],
-        )  # type: ignore[no-any-return]
+        )
+        return chance, enters
 
 
 def _wave(hours: Fit) -> Floats:
@@ -217,52 +223,125 @@ def _chances(
     return chance, reach
 
 
-def _cluster_landscapes(
-    ads: AdHistory, by_period: Mapping[int, _Bidding], auctions: _Auctions, period: Ints, periods: int
-) -> Ints:
+@dataclass(frozen=True, eq=False)
+class _Rivals:
+    """How every rival bids that was met often enough, by its index; how often each enters; the wave of the hours."""
+
+    auctions: _Auctions
+    group: Ints  # (D,)
+    groups: int
+    bidding: dict[int, _Bidding]
+    entered: tuple[Floats, Floats]  # share of auctions and its error, (G, M) each
+    hours: Fit | None = None
+
+    @classmethod
+    def of(
+        cls, ads: AdHistory, auctions: _Auctions, group: Ints, groups: int, start: Mapping[int, _Bidding] | None = None
+    ) -> _Rivals:
+        """Fit all rivals at a given wave of the hours."""
+        known = start or {}
+        fits = {r: _fit_bidding(ads, auctions, r, group, groups, known.get(r)) for r in range(len(ads.rivals))}
+        bidding = {r: fit for r, fit in fits.items() if fit is not None}
+        return cls(auctions, group, groups, bidding, _participation(ads, auctions, bidding, group, groups))
+
+    def again(self, ads: AdHistory, by_hour: bool, auctions: _Auctions | None = None) -> _Rivals:
+        """Fit the wave of the hours to the rivals, and the rivals to that; `auctions` other than these move both."""
+        auctions, known = auctions or self.auctions, self
+        if auctions is not self.auctions:
+            known = _Rivals.of(ads, auctions, self.group, self.groups, self.bidding)
+        hours = None
+        if by_hour and known.bidding:
+            hours = _fit_hours(ads, auctions, known.bidding, known.entered[0][self.group])
+            auctions = replace(auctions, wave=_wave(hours))
+            known = _Rivals.of(ads, auctions, self.group, self.groups, known.bidding)
+        return replace(known, hours=hours)
+
+    def widened(self, variants: list[_Rivals]) -> _Rivals:
+        """Return the same with the errors of what was taken as given: each variant is one deviation of it."""
+        bidding = {
+            r: replace(b, fit=_wider(b.fit, [v.bidding[r].fit for v in variants if r in v.bidding]))
+            for r, b in self.bidding.items()
+        }
+        hours = self.hours and _wider(self.hours, [v.hours for v in variants if v.hours is not None])
+        share, error = self.entered
+        error = np.sqrt(error**2 + np.sum([(v.entered[0] - share) ** 2 for v in variants], axis=0))
+        return replace(self, bidding=bidding, hours=hours, entered=(share, error))
+
+
+def _wider(fit: Fit, variants: list[Fit]) -> Fit:
+    """Return the fit with the differences of its variants as further errors."""
+    apart = np.array([v.values - fit.values for v in variants]).reshape(-1, len(fit.values))
+    return Fit(fit.values, fit.covariance + apart.T @ apart)
+
+
+def _cluster_landscapes(ads: AdHistory, auctions: _Auctions, period: Ints, periods: int) -> Ints:
     """Return groups (Q,) of periods that are alike in how often each rival enters and how much it offers."""
     if not ads.rivals:
         return np.zeros(periods, np.int64)
-    entered, _ = _participation(ads, auctions, by_period, period, periods)
-    offers = np.zeros_like(entered)
-    for r, fit in by_period.items():
-        offers[:, r] = entered[:, r] * np.exp(np.clip(_group_means(fit, period, periods), -5.0, 5.0))
-    return cluster_periods(np.hstack([entered, offers]))
-
-
-def _group_means(b: _Bidding, group: Ints, groups: int) -> Floats:
-    """Return the mean level (G,) of the days of each group."""
-    size = np.bincount(group, b.met, groups)
-    return np.asarray(np.bincount(group, b.days.values * b.met, groups) / np.maximum(size, 1.0))
-
-
-def _fit_all(ads: AdHistory, auctions: _Auctions, group: Ints, groups: int) -> dict[int, _Bidding]:
-    """Return how every rival bids that was met often enough, by its index."""
-    fits = {r: _fit_bidding(ads, auctions, r, group, groups) for r in range(len(ads.rivals))}
-    return {r: fit for r, fit in fits.items() if fit is not None}
+    found = _Rivals.of(ads, auctions, period, periods)
+    offers = np.zeros_like(found.entered[0])
+    for r, b in found.bidding.items():
+        mean = np.bincount(period, b.days.values * b.met, periods) / np.maximum(
+            np.bincount(period, b.met, periods), 1.0
+        )
+        offers[:, r] = found.entered[0][:, r] * np.exp(np.clip(mean, -5.0, 5.0))
+    return cluster_periods(np.hstack([found.entered[0], offers]))
 
 
 @dataclass(frozen=True, eq=False)
 class _Bidding:
-    """One rival: log spread, mean level of every day, and what it bids more in a campaign than on the mean of all."""
+    """One rival: levels by group (G,) less `centre`, what campaigns add (G · J), shifts of days (D,), log spread."""
 
-    log_spread: Fit
-    days: Fit  # (D,)
+    fit: Fit
+    centre: float
+    group: Ints  # (D,)
+    seen: NDArray[np.bool_]  # (G, J): where its rates show its level
     met: NDArray[np.bool_]  # (D,)
-    extra: Fit  # (G · J)
-    level: Floats  # (D, J)
+
+    @property
+    def log_spread(self) -> Fit:
+        """The logarithm of the deviation of log bids."""
+        return self.fit.block(len(self.fit.values) - 1, np.eye(1))
 
     @property
     def spread(self) -> float:
         """The deviation of log bids."""
-        return math.exp(float(self.log_spread.values[0]))
+        return math.exp(float(self.fit.values[-1]))
+
+    @property
+    def _mean(self) -> Floats:
+        """Shape (G, G · J): the mean of the campaigns that show the rival's level."""
+        groups, count = self.seen.shape
+        share = self.seen / np.maximum(self.seen.sum(axis=1, keepdims=True), 1)
+        return np.asarray(np.kron(np.eye(groups), np.ones(count)) * share.ravel())
+
+    @property
+    def days(self) -> Fit:
+        """The mean level (D,) of every day."""
+        days = len(self.group)
+        own = dummies(self.group, len(self.seen))
+        fit = self.fit.block(0, np.hstack([own, self._mean[self.group], np.eye(days)]))
+        return Fit(self.centre + fit.values, fit.covariance)
+
+    @property
+    def extra(self) -> Fit:
+        """What the rival bids more (G · J) in a campaign than on the mean of those that show its level."""
+        groups, count = self.seen.shape
+        return self.fit.block(groups, np.eye(groups * count) - self._mean.repeat(count, axis=0))
+
+    @property
+    def level(self) -> Floats:
+        """The level (D, J) of every day and campaign."""
+        return np.asarray(self.days.values[:, None] + self.extra.values.reshape(self.seen.shape)[self.group])
 
 
-def _fit_bidding(ads: AdHistory, auctions: _Auctions, rival: int, group: Ints, groups: int) -> _Bidding | None:
+def _fit_bidding(
+    ads: AdHistory, auctions: _Auctions, rival: int, group: Ints, groups: int, start: _Bidding | None
+) -> _Bidding | None:
     """Fit level and spread by how often the rival ranks above us; return None if it was met too rarely.
 
-    Parameters are levels by group and campaign, shifts of days (vague about 0) and the log spread. Counts that vary
-    more than those of independent auctions widen the covariance.
+    What campaigns add and shifts of days have a prior of about 0 ± 1: a rival that is always above us in a campaign
+    shows no more than that. Counts that vary more than those of independent auctions widen the covariance.
     """
     met, above = ads.met[:, :, rival], ads.above[:, :, rival]
     known = np.isfinite(ads.log_bid) & (met > 0) & (auctions.live_share.sum(axis=2) > 0.0)
@@ -271,10 +350,10 @@ def _fit_bidding(ads: AdHistory, auctions: _Auctions, rival: int, group: Ints, g
     if len(day) < 2 * (groups + count):
         return None
     n, k, cell = met[known], above[known], group[day] * count + campaign
-    x = np.hstack([dummies(cell, cells), dummies(day, ads.days)])
-    centre = float(ads.log_bid[known].mean())  # the vague prior of the levels is about it, whatever the currency
-    prior = np.concatenate([np.full(cells, _VAGUE), np.ones(ads.days), [_VAGUE]])
-    beta = np.zeros(cells + ads.days + 1)
+    x = np.hstack([dummies(group[day], groups), dummies(cell, cells), dummies(day, ads.days)])
+    centre = float(np.nanmean(ads.log_bid))  # the vague prior of the levels is about it, whatever the currency
+    prior = np.concatenate([np.full(groups, _VAGUE), np.ones(cells + ads.days), [_VAGUE]])
+    beta = np.zeros(len(prior)) if start is None else start.fit.values.copy()
     for _ in range(_NEWTON_STEPS):
         chance, _ = auctions.chances(day, campaign, centre + x @ beta[:-1], math.exp(beta[-1]))
         p, gradient = chance[:, 0], np.hstack([x * chance[:, 1:2], chance[:, 2:]])
@@ -282,29 +361,18 @@ def _fit_bidding(ads: AdHistory, auctions: _Auctions, rival: int, group: Ints, g
         hessian = (gradient * (n * weight)[:, None]).T @ gradient + np.diag(prior)
         step = np.linalg.solve(hessian, gradient.T @ ((k - n * p) * weight) - prior * beta)
         beta += step * min(1.0, _LARGEST_STEP / max(float(np.abs(step).max()), 1e-9))
-        if float(np.abs(step).max()) < 1e-6:
+        if float(np.abs(step).max()) < _CLOSE:
             break
     else:
         return None
-    seen = np.bincount(cell, minlength=cells) > 0
+    seen = np.bincount(cell, n * weight * chance[:, 1] ** 2, cells) > _INFORMATIVE
     square, usual = (k - n * p) ** 2 * weight / n, (n * p > 1.0) & (n * (1.0 - p) > 1.0)
     free = int(usual.sum()) - int(seen.sum()) - len(np.unique(day))
     excess = float(square[usual].sum()) / max(free, 1)
     fit = Fit(beta, np.linalg.inv(hessian) * max(excess, 1.0))
     if float(fit.errors[-1]) > _LARGEST_STEP:
         return None
-    table = seen.reshape(groups, count)
-    mean = np.kron(np.eye(groups), np.ones(count)) * seen / np.maximum(table.sum(axis=1, keepdims=True), 1)  # (G, G · J)
-    days = fit.combine(np.hstack([mean[group], np.eye(ads.days), np.zeros((ads.days, 1))]))
-    extra = fit.block(0, (np.eye(cells) - mean.repeat(count, axis=0)) * seen[:, None])
-    differ = max(float(np.var(extra.values[seen])), float(np.diag(extra.covariance)[seen].max()))
-    return _Bidding(
-        log_spread=Fit(beta[-1:], fit.covariance[-1:, -1:]),
-        days=Fit(centre + days.values, days.covariance),
-        met=np.bincount(day, minlength=ads.days) > 0,
-        extra=Fit(extra.values, extra.covariance + np.diag(np.where(seen, 0.0, differ))),
-        level=centre + days.values[:, None] + extra.values.reshape(groups, count)[group],
-    )
+    return _Bidding(fit, centre, group, seen.reshape(groups, count), np.bincount(day, minlength=ads.days) > 0)
 
 
 def _participation(
@@ -322,7 +390,7 @@ def _participation(
         if r in bidding:
             level = bidding[r].level[day, campaign]
             could[day, campaign] *= auctions.chances(day, campaign, level, bidding[r].spread)[1]
-        met, able = ads.met[:, :, r].sum(axis=1), could.sum(axis=1)
+        met, able = (ads.met[:, :, r] * (could > 0.0)).sum(axis=1), could.sum(axis=1)
         for g in range(groups):
             days = (group == g) & (able > 0.0)
             if days.any():
@@ -417,84 +485,84 @@ def _describe_landscape(
 
 @dataclass(frozen=True, eq=False)
 class _Daily:
-    """What moves the levels of days: by rival the levels of landscapes (G,) and reactions; the drift's step of a day."""
+    """What moves levels from day to day: by rival, levels of landscapes (G,) and reactions; the drift's daily step."""
 
     levels: dict[int, Fit]
     reactions: dict[int, Fit]
     step: Estimate
 
 
-def _fit_days(
-    ads: AdHistory, auctions: _Auctions, bidding: Mapping[int, _Bidding], entered: Floats, group: Ints, groups: int
-) -> _Daily:
+def _fit_days(ads: AdHistory, known: _Rivals) -> _Daily:
     """Fit the levels of days: a landscape's level, reactions to the day before, a drift that all rivals share, noise.
 
     The drift keeps a share of itself from one day to the next. That share, its steps and the noise are averaged over
     their restricted likelihood: few days tell none of them well. Reactions are to the past, so the likelihood holds
-    although a rival's spend follows from its earlier levels.
+    although a rival's spend follows from its earlier levels. A rival whose levels the model explains less well than the
+    others' (its spend is known from rates only) has wider errors.
     """
+    bidding, group, groups = known.bidding, known.group, known.groups
     our_shock = np.nan_to_num(ads.log_bid - np.nanmean(ads.log_bid, axis=0)).mean(axis=1)
-    own_levels, kept = dummies(group, groups), np.arange(ads.days)
-    designs = [
-        np.hstack([own_levels, _causes(ads, auctions, b, r, our_shock, entered[group, r])]) for r, b in bidding.items()
-    ]
+    own_levels, day = dummies(group, groups), np.arange(ads.days)
+    designs = [np.hstack([own_levels, _causes(ads, known, r, our_shock)]) for r in bidding]
     size = designs[0].shape[1]
-    centre = float(np.mean([b.days.values[b.met].mean() for b in bidding.values()]))
-    gap = np.abs(kept[:, None] - kept)
+    daily = {r: b.days for r, b in bidding.items()}
+    centre = float(np.mean([fit.values.mean() for fit in daily.values()]))
+    gap = np.abs(day[:, None] - day)
     fits: list[Fit] = []
     likelihoods: list[float] = []
-    settings = []
+    steps: list[float] = []
+    excess: list[float] = []
     for other in _OTHER_NOISE:
         precisions, sizes = [], 0.0
-        for b in bidding.values():
+        for r, b in bidding.items():
             there, precision = np.flatnonzero(b.met), np.zeros((ads.days, ads.days))
-            inner = b.days.covariance[np.ix_(there, there)] + (other**2 + 1e-8) * np.eye(len(there))
+            inner = daily[r].covariance[np.ix_(there, there)] + (other**2 + 1e-8) * np.eye(len(there))
             precision[np.ix_(there, there)] = np.linalg.inv(inner)
             sizes -= float(np.linalg.slogdet(inner)[1])
             precisions.append(precision)
-        y = [b.days.values - centre for b in bidding.values()]
+        y = [fit.values - centre for fit in daily.values()]
         x_side = np.hstack([s @ x for s, x in zip(precisions, designs, strict=True)])  # (D, M · p)
         y_side = np.sum([s @ v for s, v in zip(precisions, y, strict=True)], axis=0)
         total = np.sum(precisions, axis=0)
         xx, xy, yy = np.zeros((x_side.shape[1],) * 2), np.zeros(x_side.shape[1]), 0.0
         for i, (s, x, v) in enumerate(zip(precisions, designs, y, strict=True)):
-            own = slice(i * size, (i + 1) * size)
-            xx[own, own], xy[own] = x.T @ s @ x, x.T @ s @ v
+            block = slice(i * size, (i + 1) * size)
+            xx[block, block], xy[block] = x.T @ s @ x, x.T @ s @ v
             yy += float(v @ s @ v)
         for memory, step in product(_MEMORIES, _STEPS_OF_DRIFT):
             drift = step**2 / (1.0 - memory**2) * memory**gap
             inner = np.linalg.inv(np.linalg.inv(drift) + total)  # the drift's covariance given the levels
             info = xx - x_side.T @ inner @ x_side + _VAGUE * np.eye(len(xx))
-            covariance = np.linalg.inv(info)
+            covariance = np.asarray(np.linalg.inv(info), np.float64)
             side = xy - x_side.T @ inner @ y_side
             beta = covariance @ side
             rest = yy - float(y_side @ inner @ y_side) - float(side @ beta)
             log_size = sizes - float(np.linalg.slogdet(drift)[1]) + float(np.linalg.slogdet(inner)[1])
             likelihoods.append(0.5 * (log_size - float(np.linalg.slogdet(info)[1]) - rest))
             fits.append(Fit(beta, covariance))
-            settings.append(math.log(step))
-    share = np.exp(np.array(likelihoods) - max(likelihoods))
-    share /= share.sum()
-    values = np.array([f.values for f in fits])
-    mean = share @ values
-    apart = (values - mean) * np.sqrt(share)[:, None]
-    covariance = np.tensordot(share, np.array([f.covariance for f in fits]), 1) + apart.T @ apart
-    whole, levels, reactions = Fit(mean, covariance), {}, {}
+            steps.append(math.log(step))
+            if likelihoods[-1] == max(likelihoods):
+                left = [
+                    v - x @ b - inner @ (y_side - x_side @ beta)
+                    for v, x, b in zip(y, designs, np.split(beta, len(y)), strict=True)
+                ]
+                excess = [float(v @ s @ v) for v, s in zip(left, precisions, strict=True)]
+    whole, share = Fit.averaged(fits, likelihoods)
+    levels, reactions = {}, {}
     for i, (r, b) in enumerate(bidding.items()):
-        wide = student_factor(int(b.met.sum()) - size) ** 2
+        free = max(int(b.met.sum()) - size, 2)
+        wide = student_factor(free) ** 2 * max(excess[i] / free, 1.0)
         own = whole.block(i * size, np.eye(size))
         fit = Fit(own.values, own.covariance * wide)
         found = fit.block(0, np.eye(groups))
         levels[r], reactions[r] = Fit(centre + found.values, found.covariance), fit.block(groups, np.eye(size - groups))
-    log_step = float(share @ np.array(settings))
-    error = math.sqrt(float(share @ (np.array(settings) - log_step) ** 2))
+    log_step = float(share @ np.array(steps))
+    error = math.sqrt(float(share @ (np.array(steps) - log_step) ** 2))
     source = "daily levels of all rivals: steps of the drift they share"
     return _Daily(levels, reactions, Estimate.from_log(log_step, error, count=ads.days, source=source))
 
 
-def _causes(
-    ads: AdHistory, auctions: _Auctions, b: _Bidding, r: int, our_shock: Floats, entered: Floats
-) -> Floats:
+def _causes(ads: AdHistory, known: _Rivals, r: int, our_shock: Floats) -> Floats:
     """Return (D, 4), all of the day before: the shock of our bid, the rival's spend error, its sum and its change.
 
     Spend is what the rival offers where it is shown. Without its impression share nobody knows that: (D, 1). Shown are
@@ -502,7 +570,8 @@ def _causes(
     """
     columns = our_shock[:, None]
     if np.isfinite(ads.rival_shown).any():
-        shown = ads.rival_shown[:, :, r]
+        shown, b, auctions = ads.rival_shown[:, :, r], known.bidding[r], known.auctions
+        entered = known.entered[0][known.group, r]
         share = np.clip(shown / np.maximum(np.nan_to_num(ads.auctions) * entered[:, None], 1e-9), 1e-6, 1.0 - 1e-6)
         higher = normal_cdf(normal_quantile(share) + b.spread / math.sqrt(2.0)) / share
         by_hour = (auctions.hour_share * np.exp(auctions.wave)).sum(axis=1)
@@ -539,8 +608,10 @@ def _fit_shading(
     if not first.any() or first.all() or not bidding:
         return {r: Estimate.zero(0, "no campaign of each kind to compare") for r in bidding}
     count, others = len(first), int((~first).sum())
-    usual = {r: b.extra.block(0, np.tile(np.eye(count), len(b.extra.values) // count) * count / len(b.extra.values))
-             for r, b in bidding.items()}
+    usual = {
+        r: b.extra.block(0, np.tile(np.eye(count), len(b.extra.values) // count) * count / len(b.extra.values))
+        for r, b in bidding.items()
+    }
     extra = np.array([fit.values for fit in usual.values()])
     extra = extra - np.median(extra, axis=0)
     gap = extra[:, first].mean(axis=1) - extra[:, ~first].mean(axis=1)
