@@ -30,6 +30,7 @@ from parallel_agents.market.discovery.export_reader import Export
 from parallel_agents.market.discovery.patterns import Campaign, Mechanism
 
 _MEMORIES = np.array([0.0, 0.3, 0.5, 0.6, 0.7, 0.75, 0.8, 0.85, 0.9, 0.95, 0.98])  # of impressions, a day later
+_OFTEN = 5  # prices alike by chance are fewer
 _SAME_PRICE = 0.005  # relative error of a single price beyond that of quality: prices are in whole cents
 
 
@@ -397,7 +398,7 @@ def _reserve(ads: AdHistory, creatives: Creatives, clicked: NDArray[np.bool_], m
     wide = 2.0 * Estimate.z() * max(float(error[single].max(initial=0.0)), _SAME_PRICE)
     same = single & (price <= price[first] + wide)
     next_ones = single & ~same & (price <= price[first] + 2.0 * wide)
-    if same.sum() >= 3 and same.sum() > 2 * next_ones.sum():
+    if same.sum() >= _OFTEN and same.sum() > 3 * next_ones.sum():
         inverse = np.linalg.inv(fit.covariance[np.ix_(same, same)] + _SAME_PRICE**2 * np.eye(int(same.sum())))
         size = float(inverse.sum())
         source = f"lowest price of a click at mean quality, paid {int(same.sum())} times"

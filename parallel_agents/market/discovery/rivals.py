@@ -46,7 +46,7 @@ _HOURS = 24
 _HOUR_ROUNDS = 2  # bids and the wave of the hours depend on each other
 _NEWTON_STEPS = 60
 _LARGEST_STEP = 0.5  # of a log bid
-_CLOSE = 1e-5
+_CLOSE = 1e-4  # steps are Newton's: the next one would be its square
 _INFORMATIVE = 10.0  # precision of a level, beside 1 of its prior
 _VAGUE = 1e-3  # precision of what nothing is known of before
 _MEMORIES = np.array([0.0, 0.2, 0.4, 0.6, 0.7, 0.8, 0.9, 0.95, 0.98])  # share of the drift that is left a day later
@@ -80,16 +80,17 @@ def fit_competition(
     auctions = _Auctions.of(ads, creatives, reserve, hours)
     landscape = _cluster_landscapes(ads, auctions, period, periods)
     groups, group = int(landscape.max()) + 1, landscape[period]
-    known = _Rivals.of(ads, auctions, group, groups)
+    known = replace(_Rivals.of(ads, auctions, group, groups), hours=hours)
     for _ in range(_HOUR_ROUNDS):
-        known = known.again(ads, hours is not None)
+        known = known.again(ads)
     unsure = [_Auctions.of(ads, variant, reserve, known.hours) for variant in creatives.variants()]
     for j, c in enumerate(ads.campaigns):
         if c in campaigns and campaigns[c].reserve.low == 0.0:
             deviation = campaigns[c].reserve.high / math.sqrt(12.0)  # all values up to the bound are as likely
             other = np.where(np.arange(len(reserve)) == j, reserve[j] + deviation, reserve)
             unsure.append(_Auctions.of(ads, creatives, other, known.hours))
-    known = known.widened([known.again(ads, hours is not None, variant) for variant in unsure])
+    if known.bidding:
+        known = known.widened([known.varied(ads, variant) for variant in unsure])
     bidding, entered = known.bidding, known.entered
     if known.hours is not None:
         campaigns = fit_campaigns(ads, worth, known.hours, creatives)
@@ -244,16 +245,18 @@ class _Rivals:
         bidding = {r: fit for r, fit in fits.items() if fit is not None}
         return cls(auctions, group, groups, bidding, _participation(ads, auctions, bidding, group, groups))
 
-    def again(self, ads: AdHistory, by_hour: bool, auctions: _Auctions | None = None) -> _Rivals:
-        """Fit the wave of the hours to the rivals, and the rivals to that; `auctions` other than these move both."""
-        auctions, known = auctions or self.auctions, self
-        if auctions is not self.auctions:
-            known = _Rivals.of(ads, auctions, self.group, self.groups, self.bidding)
-        hours = None
-        if by_hour and known.bidding:
-            hours = _fit_hours(ads, auctions, known.bidding, known.entered[0][self.group])
-            auctions = replace(auctions, wave=_wave(hours))
-            known = _Rivals.of(ads, auctions, self.group, self.groups, known.bidding)
+    def again(self, ads: AdHistory) -> _Rivals:
+        """Fit the wave of the hours to the rivals, and the rivals to that."""
+        if self.hours is None or not self.bidding:
+            return self
+        hours = _fit_hours(ads, self.auctions, self.bidding, self.entered[0][self.group])
+        auctions = replace(self.auctions, wave=_wave(hours))
+        return replace(_Rivals.of(ads, auctions, self.group, self.groups, self.bidding), hours=hours)
+
+    def varied(self, ads: AdHistory, auctions: _Auctions) -> _Rivals:
+        """Return what the fit had been in other auctions."""
+        known = _Rivals.of(ads, auctions, self.group, self.groups, self.bidding)
+        hours = self.hours and _fit_hours(ads, auctions, known.bidding, known.entered[0][self.group])
         return replace(known, hours=hours)
 
     def widened(self, variants: list[_Rivals]) -> _Rivals:
@@ -332,7 +335,9 @@ class _Bidding:
     @property
     def level(self) -> Floats:
         """The level (D, J) of every day and campaign."""
-        return np.asarray(self.days.values[:, None] + self.extra.values.reshape(self.seen.shape)[self.group])
+        groups, cells, values = len(self.seen), self.seen.size, self.fit.values
+        base = values[:groups, None] + values[groups : groups + cells].reshape(self.seen.shape)
+        return np.asarray(self.centre + base[self.group] + values[groups + cells : -1, None])
 
 
 def _fit_bidding(

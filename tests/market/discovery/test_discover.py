@@ -62,11 +62,11 @@ def test_the_bidding_of_rivals_is_recovered(patterns, sample):
     assert shade.low < hidden.shade[hidden.names.index("carelink")] < shade.high
 
 
-def test_pacing_is_seen_in_the_impression_shares_of_rivals_and_not_invented_without_them(patterns, sample):
+def test_pacing_is_seen_in_the_impression_shares_of_rivals_and_not_invented_without_them(patterns, small_sample):
     found = patterns.competition.competitors
     assert found["steadyco"].pacing[0].low > 0.0  # the paced one
-    insights = sample.tables["auction_insights"]
-    blind = discover(tables(sample, auction_insights=insights.drop_columns(["impression_share"])))
+    insights = small_sample.tables["auction_insights"]
+    blind = discover(tables(small_sample, auction_insights=insights.drop_columns(["impression_share"])))
     for rival in blind.competition.competitors.values():
         assert all(gain.low == gain.value == gain.high == 0.0 for gain in rival.pacing)
     assert any(note.startswith("pacing of rivals:") for note in blind.not_identified)
@@ -95,12 +95,12 @@ def test_deviations_of_periods_correlate_with_the_hidden_weekly_effects(patterns
         assert np.corrcoef(found, truth)[0, 1] > 0.7, axis
 
 
-def test_without_reports_the_patterns_note_what_is_not_identified(sample):
-    alone = discover({"events": sample.events})
+def test_without_reports_the_patterns_note_what_is_not_identified(small_sample):
+    alone = discover({"events": small_sample.events})
     assert alone.competition is None
     assert any("give an ads table" in n for n in alone.not_identified)
     assert "price" not in alone.periods[0].effects
-    unseen = discover({"events": sample.events, "ads": sample.ads})
+    unseen = discover({"events": small_sample.events, "ads": small_sample.ads})
     assert unseen.competition.competitors == {}
     assert any("no auction-insights table" in n for n in unseen.not_identified)
     assert "price" in unseen.periods[0].effects
@@ -118,12 +118,12 @@ def with_values(sample, factor: float):
     return events.set_column(events.schema.get_field_index("ecommerce"), "ecommerce", nested)
 
 
-def test_another_currency_shifts_values_and_bids_and_nothing_else(sample, patterns):
-    ads = sample.ads
+def test_another_currency_shifts_values_and_bids_and_nothing_else(small_sample, small_patterns):
+    ads = small_sample.ads
     for name in ("cost", "bid"):
         ads = ads.set_column(ads.schema.get_field_index(name), name, pa.compute.multiply(ads.column(name), 4.0))
-    found = discover(tables(sample, events=with_values(sample, 4.0), ads=ads))
-    before, after = patterns.estimates(), found.estimates()
+    found = discover(tables(small_sample, events=with_values(small_sample, 4.0), ads=ads))
+    before, after = small_patterns.estimates(), found.estimates()
     assert before.keys() == after.keys()
     for address, e in before.items():
         shift = 0.0
@@ -132,7 +132,7 @@ def test_another_currency_shifts_values_and_bids_and_nothing_else(sample, patter
         money = ("/reserve", "/bid", "/spend", "/value", "/budget", "/target")
         factor = 4.0 if address.startswith("competition/") and address.endswith(money) else 1.0
         assert after[address].value == pytest.approx(factor * e.value + shift, rel=1e-4, abs=2e-4), address
-    one, other = create_world_variants(patterns, 1)[0], create_world_variants(found, 1)[0]
+    one, other = create_world_variants(small_patterns, 1)[0], create_world_variants(found, 1)[0]
     moved = other.conversion_dynamics.value_log_mean - one.conversion_dynamics.value_log_mean
     np.testing.assert_allclose(moved, np.log(4.0), atol=1e-3)
     np.testing.assert_allclose(other.market_state.usual_bid, 4.0 * one.market_state.usual_bid, rtol=1e-3)
@@ -282,15 +282,15 @@ def test_intervals_of_the_competition_cover_over_fifty_exports(fifty_exports, fa
     assert half < whole - 0.05
 
 
-def test_what_the_reports_do_not_say_is_not_invented(sample):
+def test_what_the_reports_do_not_say_is_not_invented(small_sample):
     """Without bids no campaign or rival can be described, and without impression shares there is no auction."""
 
     def without(*names: str):
-        ads = sample.ads
+        ads = small_sample.ads
         for name in names:
             nulls = pa.nulls(len(ads), pa.float64())
             ads = ads.set_column(ads.schema.get_field_index(name), name, nulls)
-        return discover(tables(sample, ads=ads))
+        return discover(tables(small_sample, ads=ads))
 
     found = without("bid")
     assert found.competition is None or found.competition.campaigns == {}
@@ -303,17 +303,17 @@ def test_what_the_reports_do_not_say_is_not_invented(sample):
         create_world_variants(unshared, 1)
 
 
-def test_a_renamed_campaign_is_noted(sample):
-    names = ["renamed" if name == "guides" else name for name in sample.ads.column("campaign").to_pylist()]
-    ads = sample.ads.set_column(sample.ads.schema.get_field_index("campaign"), "campaign", pa.array(names))
-    found = discover(tables(sample, ads=ads))
+def test_a_renamed_campaign_is_noted(small_sample):
+    names = ["renamed" if name == "guides" else name for name in small_sample.ads.column("campaign").to_pylist()]
+    ads = small_sample.ads.set_column(small_sample.ads.schema.get_field_index("campaign"), "campaign", pa.array(names))
+    found = discover(tables(small_sample, ads=ads))
     assert any(note.startswith("campaign 'renamed': the ads table") for note in found.not_identified)
     assert any(note.startswith("campaign 'guides': paid clicks") for note in found.not_identified)
 
 
-def test_without_an_urgent_topic_nobody_is_called_a_crisis_parent(sample):
+def test_without_an_urgent_topic_nobody_is_called_a_crisis_parent(small_sample):
     words = Vocabulary(topics=tuple(t for t in Vocabulary().topics if t[0] != "urgent"))
-    found = discover({"events": sample.events}, vocabulary=words)
+    found = discover({"events": small_sample.events}, vocabulary=words)
     assert CRISIS not in {segment.name for segment in found.segments}
     assert any("no topic `urgent`" in note for note in found.not_identified)
 
@@ -329,6 +329,6 @@ def test_hours_and_creatives_are_recovered(patterns, sample):
     assert max(crisis, key=lambda c: crisis[c].value) == ads.creatives[int(sample.market.creative_factor[k].argmax())]
 
 
-def test_discovery_is_repeatable(sample, patterns):
-    assert discover(tables(sample)) == patterns
+def test_discovery_is_repeatable(small_sample, small_patterns, patterns):
+    assert discover(tables(small_sample)) == small_patterns
     assert isinstance(patterns, Patterns)
