@@ -20,8 +20,7 @@ from parallel_agents.core.errors import ConfigError
 from parallel_agents.core.types import Array
 from parallel_agents.env import Agent, ParallelEnvironment
 from parallel_agents.market.actions import LEVELS, action_form, step_market
-from parallel_agents.market.discovery import Patterns
-from parallel_agents.market.pattern_source import load_patterns
+from parallel_agents.market.discovery import Patterns, load_patterns
 from parallel_agents.market.simulation import MarketWorlds
 from parallel_agents.market.world_types import World
 from parallel_agents.market.world_variants import POPULATION, create_world_variants
