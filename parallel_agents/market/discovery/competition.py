@@ -24,6 +24,7 @@ from parallel_agents.market.discovery.estimation import (
     dummies,
     fit_poisson,
     fit_probit,
+    hour_angles,
     ratio,
 )
 from parallel_agents.market.discovery.export_reader import Export
@@ -417,7 +418,7 @@ def price_by_hour(ads: AdHistory, quality: Floats, period: Ints, periods: int) -
     count = len(ads.campaigns)
     if len(day) < 10 * count or len(np.unique(campaign)) < count:
         return None
-    angle = 2.0 * np.pi * (hour + 0.5) / 24.0
+    angle = hour_angles()[hour]
     by_campaign = -dummies(campaign, count)
     waves = [by_campaign * np.sin(angle)[:, None], by_campaign * np.cos(angle)[:, None]]
     offer = (ads.log_bid + quality)[day, campaign]

@@ -232,6 +232,11 @@ def student_factor(free: int) -> float:
     return 1.0 + (_Z**2 + 1.0) / (4.0 * n) + (5.0 * _Z**4 + 16.0 * _Z**2 + 3.0) / (96.0 * n**2)
 
 
+def hour_angles() -> Floats:
+    """Return the angle (24,) of the middle of every hour of a day, for its sine and cosine."""
+    return np.asarray(2.0 * np.pi * (np.arange(24) + 0.5) / 24.0)
+
+
 def dummies(levels: Ints, count: int, *, drop: int | None = None) -> Floats:
     """Return indicator columns (rows, count), without that of level `drop`; a negative level is in no column."""
     table = np.zeros((len(levels), count))

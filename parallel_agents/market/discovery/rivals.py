@@ -32,6 +32,7 @@ from parallel_agents.market.discovery.estimation import (
     Floats,
     Ints,
     dummies,
+    hour_angles,
     normal_cdf,
     normal_quantile,
     ratio,
@@ -42,7 +43,6 @@ from parallel_agents.market.discovery.estimation import (
 from parallel_agents.market.discovery.patterns import Campaign, Competition, Competitor, Landscape
 from parallel_agents.market.discovery.seasonality import cluster_periods
 
-_HOURS = 24
 _HOUR_ROUNDS = 2  # bids and the wave of the hours depend on each other
 _NEWTON_STEPS = 60
 _LARGEST_STEP = 0.5  # of a log bid
@@ -162,7 +162,7 @@ class _Auctions:
             live / np.maximum(creatives.live.sum(axis=2, keepdims=True), 1.0),
             np.nan_to_num(offer),
             log_reserve,
-            np.zeros((len(reserve), _HOURS)) if hours is None else _wave(hours),
+            np.zeros_like(held) if hours is None else _wave(hours),
         )
 
     def chances(self, day: Ints, campaign: Ints, level: Floats, spread: float) -> tuple[Floats, Floats]:
@@ -184,7 +184,7 @@ class _Auctions:
 
 def _wave(hours: Fit) -> Floats:
     """Return the effect (J, 24) of the hours on log bids, from sines and cosines by campaign (2 · J)."""
-    angle = 2.0 * np.pi * (np.arange(_HOURS) + 0.5) / _HOURS
+    angle = hour_angles()
     sine, cosine = hours.values.reshape(2, -1)
     return np.asarray(np.outer(sine, np.sin(angle)) + np.outer(cosine, np.cos(angle)))
 
@@ -425,7 +425,7 @@ def _fit_hours(ads: AdHistory, auctions: _Auctions, bidding: Mapping[int, _Biddi
         per_success = slope / (p * (1.0 - p))
         return (top - held * p) * per_success, held * slope * per_success
 
-    angle, member = 2.0 * np.pi * (hour + 0.5) / _HOURS, dummies(campaign, len(ads.campaigns))
+    angle, member = hour_angles()[hour], dummies(campaign, len(ads.campaigns))
     x = np.hstack([member * np.sin(angle)[:, None], member * np.cos(angle)[:, None], member])
     start = np.zeros(x.shape[1])
     fit = regress(x, derivatives, np.ones(len(x)), day, start)
