@@ -282,11 +282,6 @@ def regress(
     raise RunError("a regression did not converge: the export may be too small, or a column constant")
 
 
-def fit_linear(x: Floats, y: Floats, weights: Floats, clusters: Ints) -> Fit:
-    """Fit weighted least squares of y (rows,) on x (rows, p)."""
-    return regress(x, lambda eta: (y - eta, np.ones_like(eta)), weights, clusters, np.zeros(x.shape[1]))
-
-
 def fit_poisson(
     x: Floats, y: Floats, exposure: Floats, weights: Floats, clusters: Ints, precision: Floats | float = _RIDGE
 ) -> Fit:
