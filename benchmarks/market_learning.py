@@ -27,7 +27,7 @@ from benchmarks.tables import measured
 from parallel_agents.core.types import Array, EpochStats
 from parallel_agents.market.baselines import Played
 from parallel_agents.market.compare import COMPARED, Study, compare_ways, play_baselines
-from parallel_agents.market.pattern_source import load_patterns
+from parallel_agents.market.discovery import load_patterns
 from parallel_agents.market.world_types import WorldType
 from parallel_agents.tracking.callbacks import BaseCallback
 from parallel_agents.tracking.plots import new_figure, save_figure

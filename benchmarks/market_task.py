@@ -19,7 +19,7 @@ import numpy as np
 from benchmarks.run import provenance
 from parallel_agents.market.baselines import compare_baselines
 from parallel_agents.market.compare import UNSEEN_SEED, study_baselines
-from parallel_agents.market.pattern_source import load_patterns
+from parallel_agents.market.discovery import load_patterns
 from parallel_agents.market.simulation import MarketWorlds
 from parallel_agents.market.world_variants import create_world_variants
 from parallel_agents.tracking.statistics import mean_interval

@@ -24,6 +24,9 @@ from parallel_agents.core import __version__
 
 # Read by MKL at its first call and silently ignored afterwards, hence here, before anything can import torch.
 os.environ.setdefault("MKL_CBWR", "AUTO")
+# Read by numpy when it is imported. The matrices here are small: threads gain nothing, and on a busy machine each
+# product waits until all of them have been scheduled, which made discovery several times slower.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 _HOMES = {
     "Agent": "env",

@@ -34,7 +34,7 @@ from parallel_agents.market.compare import (
     run_study,
     study_baselines,
 )
-from parallel_agents.market.discovery import Patterns, Vocabulary, discover
+from parallel_agents.market.discovery import Patterns, Vocabulary, discover, load_patterns
 from parallel_agents.market.discovery.column_map import ColumnMap, read_column_map
 from parallel_agents.market.discovery.profile import profile_of
 from parallel_agents.market.market_environment import MarketEnvironment
@@ -49,7 +49,6 @@ from parallel_agents.market.montecarlo import (
     play_strategies,
     world_context,
 )
-from parallel_agents.market.pattern_source import load_patterns
 from parallel_agents.market.policy_agents import ExternalUpdateAgent
 from parallel_agents.market.sample import draw_sample, write_sample
 from parallel_agents.market.simulation import MarketWorlds

@@ -20,6 +20,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from parallel_agents.market.discovery import load_patterns
     from parallel_agents.market.importance_training import (
         ImportanceSamplingTrainingConfiguration,
         ImportanceSamplingTrainingMetrics,
@@ -39,7 +40,6 @@ if TYPE_CHECKING:
         aggregate_parallel_experiences,
         detect_convergence_patterns,
     )
-    from parallel_agents.market.pattern_source import load_patterns
     from parallel_agents.market.policy_agents import ExternalUpdateAgent
     from parallel_agents.market.world_types import WorldType
 
@@ -71,7 +71,7 @@ _MODULES = {
     "WorldType": "world_types",
     "create_importance_sampling_trainer": "importance_training",
     "integrate_importance_sampling_with_training": "importance_training",
-    "load_patterns": "pattern_source",
+    "load_patterns": "discovery",
 }
 
 

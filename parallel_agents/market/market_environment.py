@@ -23,8 +23,7 @@ from parallel_agents.core.types import Array
 from parallel_agents.engine.collect import CompiledWorld, nothing_moves, nothing_restarts
 from parallel_agents.env import Agent, ParallelEnvironment
 from parallel_agents.market.actions import LEVELS, BiddingWorld, action_form, apply, observe
-from parallel_agents.market.discovery import Patterns
-from parallel_agents.market.pattern_source import load_patterns
+from parallel_agents.market.discovery import Patterns, load_patterns
 from parallel_agents.market.simulation import MarketWorlds
 from parallel_agents.market.world_types import World
 from parallel_agents.market.world_variants import POPULATION, create_world_variants

@@ -14,6 +14,7 @@ import numpy as np
 from parallel_agents.core.errors import ConfigError
 from parallel_agents.core.seeding import Purpose, generator
 from parallel_agents.market.discovery import CRISIS, Estimate, Patterns
+from parallel_agents.market.discovery.estimation import hour_angles
 from parallel_agents.market.discovery.patterns import Competition, Segment
 from parallel_agents.market.world_types import (
     MECHANISMS,
@@ -72,8 +73,7 @@ class EstimateSampler:
 
     def draw_day(self, name: str, coefficients: Sequence[tuple[Estimate, ...]]) -> Floats:
         """Return a log effect (24, J) of the hours of a day, from its sine and cosine in every campaign."""
-        hours = len(self.patterns.hours)
-        angle = np.arange(hours) / hours * (np.pi + np.pi)
+        angle = hour_angles()
         drawn = [self.draw_each(f"{name}/{j}", pair) for j, pair in enumerate(coefficients)]
         return np.column_stack([np.sin(angle), np.cos(angle)]) @ np.array(drawn).T
 

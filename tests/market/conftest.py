@@ -23,6 +23,17 @@ def patterns(sample: Sample) -> Patterns:
 
 
 @pytest.fixture(scope="session")
+def small_sample() -> Sample:
+    """Return four weeks of few users: enough for tests that ask what is read, not how exactly."""
+    return draw_sample(users=800, days=28, seed=1)
+
+
+@pytest.fixture(scope="session")
+def small_patterns(small_sample: Sample) -> Patterns:
+    return discover(small_sample.tables)
+
+
+@pytest.fixture(scope="session")
 def worlds(patterns: Patterns) -> tuple[World, ...]:
     return create_world_variants(patterns, 40, seed=0)
 

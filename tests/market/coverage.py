@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 import numpy as np
 from scipy.special import expit, logit
 from scipy.stats import binomtest
 
-from parallel_agents.market.discovery import Estimate, Patterns, discover
-from parallel_agents.market.discovery.estimation import LEVEL
-from parallel_agents.market.sample import Sample, draw_sample
+from parallel_agents.market.discovery import Estimate, Vocabulary, discover
+from parallel_agents.market.discovery.click_history import read_history
+from parallel_agents.market.discovery.competition import ClickWorth, read_ad_history
+from parallel_agents.market.discovery.estimation import LEVEL, Ints
+from parallel_agents.market.discovery.export_reader import open_export
+from parallel_agents.market.discovery.patterns import Competition
+from parallel_agents.market.discovery.rivals import fit_competition
+from parallel_agents.market.sample import HiddenMarket, Sample, draw_sample
 
 FAMILIES = {
     "shares": ("/share", "/value_share", "/devices/"),
@@ -67,48 +72,77 @@ def rejected(counts: dict[str, tuple[int, int]], level: float = 0.01) -> dict[st
     return bad
 
 
-def competition_truth(sample: Sample, patterns: Patterns) -> dict[str, float]:
-    """Return what discovery should find of the competition, under the addresses of `Patterns.estimates`."""
-    rivals, ads, found = sample.market.rivals, sample.market.campaigns, patterns.competition
-    assert found is not None
-    truth: dict[str, float] = {"competition/fatigue": ads.fatigue}
-    hidden = {p.landscape: int(sample.reports.landscape[7 * q]) for q, p in enumerate(patterns.periods)}
+def varied_market(seed: int) -> HiddenMarket:
+    """Return a market whose competition differs from seed to seed too, so that coverage is over many truths."""
+    market, rng = HiddenMarket.draw(seed), np.random.default_rng([seed, 77])
+    rivals, ads, count = market.rivals, market.campaigns, len(market.rivals.names)
+    return replace(
+        market,
+        rivals=replace(
+            rivals,
+            participation=expit(logit(rivals.participation) + 0.3 * rng.standard_normal(rivals.participation.shape)),
+            target=rivals.target + 0.1 * rng.standard_normal(rivals.target.shape),
+            spread=rivals.spread * np.exp(0.15 * rng.standard_normal(count)),
+            shade=np.minimum(rivals.shade * np.exp(0.3 * rng.standard_normal(count)), 0.0),
+            drift=rivals.drift * float(np.exp(0.4 * rng.standard_normal())),
+            memory=float(rng.uniform(0.7, 0.95)),
+            response=rivals.response * rng.uniform(0.5, 1.2, count),
+            pacing=rivals.pacing * rng.uniform(0.5, 1.3, (count, 1)),
+        ),
+        campaigns=replace(
+            ads,
+            reserve=ads.reserve * float(np.exp(0.2 * rng.standard_normal())),
+            hour_price=ads.hour_price * rng.uniform(0.6, 1.3, ads.hour_price.shape),
+        ),
+    )
+
+
+def competition_truth(
+    sample: Sample, competition: Competition, landscape: Ints
+) -> Iterator[tuple[str, float, Estimate]]:
+    """Yield the family, the truth and the estimate of everything that discovery should find of the competition.
+
+    landscape: the one that was found for every period.
+    """
+    rivals, ads, found = sample.market.rivals, sample.market.campaigns, competition
+    yield "fatigue", ads.fatigue, found.fatigue
+    yield "volatility", rivals.drift, found.volatility
+    for x, e in zip(ads.position[1:], found.position[1:], strict=True):
+        yield "position", x, e
+    hidden = {g: int(sample.reports.landscape[7 * q]) for q, g in enumerate(landscape.tolist())}
     for m, name in enumerate(rivals.names):
-        if name not in found.competitors:
-            continue
-        truth[f"competition/competitors/{name}/response"] = rivals.response[m]
-        for i, gain in enumerate(rivals.pacing[m]):
-            truth[f"competition/competitors/{name}/pacing/{i}"] = gain
+        rival = found.competitors[name]
+        yield "response", rivals.response[m], rival.response
+        yield "shade", rivals.shade[m], rival.shade
+        yield "spread", rivals.spread[m], rival.spread
+        for gain, e in zip(rivals.pacing[m], rival.pacing, strict=True):
+            yield "pacing", gain, e
         for g, true in hidden.items():
-            truth[f"competition/landscapes/{g}/participation/{name}"] = rivals.participation[true, m]
-            for j, campaign in enumerate(ads.paid):
-                if ads.mechanisms[j] != "first_price" and rivals.participation[true, m] > 0.2:
+            yield "participation", rivals.participation[true, m], found.landscapes[g].participation[name]
+            if rivals.participation[true, m] > 0.2:
+                for j, campaign in enumerate(ads.paid):
                     level = rivals.level[true, m] + rivals.target[m, j] + rivals.focus[true, j]
-                    truth[f"competition/landscapes/{g}/level/{name}/{campaign}"] = level
+                    yield "level", level, found.landscapes[g].level[name][campaign]
     for j, campaign in enumerate(ads.paid):
         if ads.mechanisms[j] != "first_price":
-            truth[f"competition/campaigns/{campaign}/reserve"] = ads.reserve
-        for i in range(2):
-            truth[f"competition/campaigns/{campaign}/hour_price/{i}"] = ads.hour_price[j, i]
-    truth |= {f"competition/position/{i}": x for i, x in enumerate(ads.position) if i > 0}
-    return truth
+            yield "reserve", ads.reserve, found.campaigns[campaign].reserve
+        for hour, e in zip(ads.hour_price[j], found.campaigns[campaign].hour_price, strict=True):
+            yield "hour_price", hour, e
 
 
-COMPETITION = {
-    "participation": "/participation/", "level": "/level/", "response": "/response", "pacing": "/pacing/",
-    "reserve": "/reserve", "hour_price": "/hour_price/", "position": "/position/", "fatigue": "/fatigue",
-}  # fmt: skip
+def competition_hits(seeds: Iterable[int]) -> dict[str, list[list[bool]]]:
+    """Return by family of the competition, for every export and estimate, whether the truth is covered, and at half.
 
-
-def competition_hits(seeds: Iterable[int], **size: int) -> dict[str, list[list[bool]]]:
-    """Return by family of the competition, for every export and estimate, whether the truth is covered, and at half."""
+    Users are not described: what the competition does not need takes most of the time of `discover`.
+    """
     found: dict[str, list[list[bool]]] = defaultdict(list)
     for seed in seeds:
-        sample = draw_sample(seed=seed, **size)
-        patterns = discover(sample.tables)
-        estimates = patterns.estimates()
-        for address, truth in competition_truth(sample, patterns).items():
-            name = next(name for name, part in COMPETITION.items() if part in address)
-            tried = (narrowed(estimates[address], w) for w in (1.0, 0.5))
-            found[name].append([e.low <= truth <= e.high for e in tried])
+        sample = draw_sample(varied_market(seed), seed=seed)
+        export = open_export(sample.tables)
+        history = read_history(export, Vocabulary(), utc_offset_hours=0.0)
+        ads, one = read_ad_history(export, history), Estimate.one("not looked at")
+        worth = {campaign: ClickWorth(one, (one, one)) for campaign in ads.campaigns}
+        fit = fit_competition(ads, history.day_period, history.periods, worth, np.ones(history.periods))
+        for name, truth, e in competition_truth(sample, fit.competition, fit.landscape):
+            found[name].append([e.low <= truth <= e.high, narrowed(e, 0.5).low <= truth <= narrowed(e, 0.5).high])
     return found

@@ -7,8 +7,8 @@ beside them `seasonality`, `competition` and `rivals`.
 from __future__ import annotations
 
 from parallel_agents.market.discovery.click_history import Vocabulary
-from parallel_agents.market.discovery.discover import discover
+from parallel_agents.market.discovery.discover import discover, load_patterns, sample_patterns
 from parallel_agents.market.discovery.estimation import Estimate
 from parallel_agents.market.discovery.patterns import CRISIS, Patterns
 
-__all__ = ["CRISIS", "Estimate", "Patterns", "Vocabulary", "discover"]
+__all__ = ["CRISIS", "Estimate", "Patterns", "Vocabulary", "discover", "load_patterns", "sample_patterns"]

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from parallel_agents.core.errors import ConfigError
 from parallel_agents.market.discovery.click_history import History
@@ -23,13 +24,15 @@ from parallel_agents.market.discovery.estimation import (
     dummies,
     fit_poisson,
     fit_probit,
+    hour_angles,
     ratio,
 )
 from parallel_agents.market.discovery.export_reader import Export
 from parallel_agents.market.discovery.patterns import Campaign, Mechanism
 
-_REMEMBERED = 0.8  # share of earlier impressions that users still remember a day later: half are forgotten in 3 days
-_SAME_PRICE = 0.05  # prices that differ by less, after correction for estimated quality, may be the same
+_MEMORIES = np.array([0.0, 0.3, 0.5, 0.6, 0.7, 0.75, 0.8, 0.85, 0.9, 0.95, 0.98])  # of impressions, a day later
+_OFTEN = 5  # prices alike by chance are fewer
+_SAME_PRICE = 0.005  # relative error of a single price beyond that of quality: prices are in whole cents
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,8 +53,8 @@ class AdHistory:
     clicks: Floats
     cost: Floats
     bid: Floats
-    frequency: Floats  # remembered impressions of the creative before this day, per user
     # cells
+    shown: Floats  # (D, C): our impressions of a creative, per user
     auctions: Floats  # (D, J), NaN where the impression share is not known
     log_bid: Floats  # (D, J), NaN where we were not shown or the bid is not known
     met: Floats  # (D, J, M): auctions in which the rival took part
@@ -74,6 +77,13 @@ class AdHistory:
         if not (self.clicks > 0.0).any():
             return "no row of the ads table holds a click"
         return None
+
+    def remembered(self, memory: float) -> Floats:
+        """Return the impressions (D, C) before a day, per user, of which users keep a share `memory` each day."""
+        before = np.zeros_like(self.shown)
+        for i in range(1, len(before)):
+            before[i] = memory * before[i - 1] + self.shown[i - 1]
+        return before
 
     def cells(self, rows: Floats) -> Floats:
         """Return the sums (D, J) of a column of the ads table."""
@@ -109,12 +119,9 @@ def read_ad_history(export: Export, history: History) -> AdHistory:
     auctions = np.where(won > 0.0, won / shown, 0.0)
     daily = np.zeros((history.days, len(creatives)))
     np.add.at(daily, (day, creative), impressions)
-    before = np.zeros_like(daily)
-    for i in range(1, history.days):
-        before[i] = _REMEMBERED * before[i - 1] + daily[i - 1]
     names = tuple(map(str, campaigns))
-    rivals, met, above, rival_shown = _read_insights(export, history, names, np.nan_to_num(auctions))
-    hourly, top = _read_hours(export, history, names)
+    rivals, met, above, rival_shown, auctions = _read_insights(export, history, names, auctions)
+    hourly, top = _read_hours(export, history, names, auctions)
     return AdHistory(
         campaigns=names,
         channels=tuple(str(ads["channel"][np.flatnonzero(campaign == j)[0]]) for j in range(len(names))),
@@ -129,7 +136,7 @@ def read_ad_history(export: Export, history: History) -> AdHistory:
         clicks=known(ads["clicks"]),
         cost=known(ads["cost"]),
         bid=bid,
-        frequency=before[day, creative] / len(history.clicks),
+        shown=daily / len(history.clicks),
         auctions=auctions,
         log_bid=_mean_of_known(cell, impressions, np.log(np.maximum(bid, 1e-9)), shape),
         met=met,
@@ -155,32 +162,44 @@ def _mean_of_known(cell: Ints, weight: Floats, column: Floats, shape: tuple[int,
     return means.reshape(shape)
 
 
-def _read_hours(export: Export, history: History, campaigns: tuple[str, ...]) -> tuple[Floats, Floats]:
-    """Return auctions, and auctions in which we were on top, by day, hour and campaign (D, 24, J)."""
+def _read_hours(
+    export: Export, history: History, campaigns: tuple[str, ...], auctions: Floats
+) -> tuple[Floats, Floats]:
+    """Return auctions, and auctions in which we were on top, by day, hour and campaign (D, 24, J).
+
+    An hour without an impression does not show its auctions; leaving it out would leave out the hours at which rivals
+    bid most. It gets its usual share of the day's auctions.
+    """
     shape = (history.days, 24, len(campaigns))
-    auctions, top = np.zeros(shape), np.zeros(shape)
-    if "ads_by_hour" in export.reports:
-        start = f"DATE '{history.first_day}'"
-        rows = export.rows(f"""
-            SELECT datediff('day', {start}, date) AS day, hour, CAST(campaign AS VARCHAR) AS campaign,
-                sum(impressions) AS impressions, avg(impression_share) AS share, avg(top_impression_share) AS top
-            FROM ads_by_hour WHERE impression_share > 0 AND hour BETWEEN 0 AND 23
-                AND datediff('day', {start}, date) BETWEEN 0 AND {history.days - 1} GROUP BY ALL ORDER BY ALL""")
-        there = np.isin(rows["campaign"].astype(str), campaigns) & np.isfinite(known(rows["top"]))
-        campaign = np.searchsorted(campaigns, rows["campaign"][there].astype(str))
-        place = (rows["day"][there].astype(np.int64), rows["hour"][there].astype(np.int64), campaign)
-        auctions[place] = known(rows["impressions"])[there] / known(rows["share"])[there]
-        top[place] = np.minimum(known(rows["top"])[there], 1.0) * auctions[place]
-    return auctions, top
+    held, top = np.zeros(shape), np.zeros(shape)
+    if "ads_by_hour" not in export.reports:
+        return held, top
+    start = f"DATE '{history.first_day}'"
+    rows = export.rows(f"""
+        SELECT datediff('day', {start}, date) AS day, hour, CAST(campaign AS VARCHAR) AS campaign,
+            sum(impressions) AS impressions, avg(impression_share) AS share, avg(top_impression_share) AS top
+        FROM ads_by_hour WHERE impression_share > 0 AND hour BETWEEN 0 AND 23
+            AND datediff('day', {start}, date) BETWEEN 0 AND {history.days - 1} GROUP BY ALL ORDER BY ALL""")
+    there = np.isin(rows["campaign"].astype(str), campaigns) & np.isfinite(known(rows["top"]))
+    campaign = np.searchsorted(campaigns, rows["campaign"][there].astype(str))
+    place = (rows["day"][there].astype(np.int64), rows["hour"][there].astype(np.int64), campaign)
+    held[place] = known(rows["impressions"])[there] / known(rows["share"])[there]
+    top[place] = np.minimum(known(rows["top"])[there], 1.0) * held[place]
+    seen, of_day = held > 0.0, np.broadcast_to(np.nan_to_num(auctions)[:, None, :], shape)
+    usual = held.sum(axis=0) / np.maximum((of_day * seen).sum(axis=0), 1.0)
+    return np.where(seen | ~seen.any(axis=1, keepdims=True), held, usual * of_day), top
 
 
 def _read_insights(
     export: Export, history: History, campaigns: tuple[str, ...], auctions: Floats
-) -> tuple[tuple[str, ...], Floats, Floats, Floats]:
-    """Return rivals M, and the auctions (D, J, M) in which each took part, ranked above us, and was shown."""
+) -> tuple[tuple[str, ...], Floats, Floats, Floats, Floats]:
+    """Return rivals M, the auctions (D, J, M) in which each took part, ranked above us, and was shown, and all (D, J).
+
+    On a day on which rivals met us in a campaign that won no impression, it gets its usual share of the auctions.
+    """
     if "auction_insights" not in export.reports:
         nobody = np.zeros((*auctions.shape, 0))
-        return (), nobody, nobody, nobody
+        return (), nobody, nobody, nobody, auctions
     start = f"DATE '{history.first_day}'"
     rows = export.rows(f"""
         SELECT datediff('day', {start}, date) AS day, CAST(campaign AS VARCHAR) AS campaign,
@@ -194,43 +213,80 @@ def _read_insights(
     rivals, rival = np.unique(rows["competitor"].astype(str)[there], return_inverse=True)
     campaign = np.searchsorted(campaigns, rows["campaign"][there].astype(str))
     place = (rows["day"][there].astype(np.int64), campaign, rival)
-    met = np.zeros((*auctions.shape, len(rivals)))
-    above = np.zeros_like(met)
-    met[place] = overlap[there] * auctions[place[:2]]
+    took_part = np.zeros(auctions.shape, np.bool_)
+    took_part[place[:2]] = True
+    seen = np.nan_to_num(auctions) > 0.0
+    usual = np.where(seen, auctions, 0.0).sum(axis=0) / np.maximum(seen.sum(axis=0), 1)
+    size = np.where(seen, auctions, 0.0).sum(axis=1) / np.maximum((seen * usual).sum(axis=1), 1e-9)  # of the day
+    auctions = np.where((auctions == 0.0) & took_part, np.outer(size, usual), auctions)
+    held = np.nan_to_num(auctions)[place[:2]]
+    met, above = np.zeros((2, *auctions.shape, len(rivals)))
+    met[place] = overlap[there] * held
     above[place] = met[place] * higher[there]
     share = known(rows["share"])[there]
     shown = np.zeros_like(met) if np.isfinite(share).any() else np.full_like(met, np.nan)
-    shown[place] = np.nan_to_num(share) * auctions[place[:2]] if np.isfinite(share).any() else np.nan
-    return tuple(map(str, rivals)), met, above, shown
+    shown[place] = np.nan_to_num(share) * held if np.isfinite(share).any() else np.nan
+    return tuple(map(str, rivals)), met, above, shown, auctions
 
 
 @dataclass(frozen=True, eq=False)
 class Creatives:
-    """Click rates of unworn creatives on top, position effects, fatigue, and the log quality of our bids (D, J)."""
+    """Click rates of unworn creatives C on top, position effects, fatigue, and the quality of our bids by these."""
 
     rate: dict[str, Estimate]
     position: tuple[Estimate, ...]
     fatigue: Estimate
-    quality: Floats
-    row_quality: Floats  # of every row of the ads table
+    wear: Fit  # (C + 1): log rates about the log of their mean, and the fatigue
+    remembered: Floats  # (D, C): impressions before this day that users remember, per user
+    live: NDArray[np.bool_]  # (D, J, C): where the creative was in use
+
+    @property
+    def quality(self) -> Floats:
+        """The log quality (D, C) of the creatives, worn as they were on the day."""
+        return np.asarray(self.wear.values[:-1] - self.wear.values[-1] * self.remembered)
+
+    @property
+    def mean_quality(self) -> Floats:
+        """The mean log quality (D, J) of the creatives in use."""
+        worth = self.live * self.quality[:, None, :]
+        return np.asarray(worth.sum(axis=2) / np.maximum(self.live.sum(axis=2), 1.0))
+
+    def variants(self) -> list[Creatives]:
+        """Return the same creatives with one standard deviation of every independent error of their quality."""
+        sizes, directions = np.linalg.eigh(self.wear.covariance)
+        errors = (directions * np.sqrt(np.maximum(sizes, 0.0))).T
+        return [
+            replace(self, wear=Fit(self.wear.values + error, self.wear.covariance)) for error in errors[sizes > 1e-9]
+        ]
 
 
 def fit_creatives(ads: AdHistory) -> Creatives:
-    """Fit clicks per impression as creative × position × exp(−fatigue · frequency)."""
+    """Fit clicks per impression as creative × position × exp(−fatigue · remembered impressions).
+
+    How long users remember is averaged over its likelihood; quality is that of the most likely memory.
+    """
     count, places = len(ads.creatives), int(ads.position.max()) + 1
-    x = np.hstack([dummies(ads.creative, count), dummies(ads.position, places, drop=0), -ads.frequency[:, None]])
-    fit = fit_poisson(x, ads.clicks, ads.impressions, np.ones(len(x)), np.arange(len(x)))
+    x = np.hstack([dummies(ads.creative, count), dummies(ads.position, places, drop=0)])
+    fits, likelihoods = [], []
+    for memory in _MEMORIES:
+        worn = np.column_stack([x, -ads.remembered(memory)[ads.day, ads.creative]])
+        fits.append(fit_poisson(worn, ads.clicks, ads.impressions, np.ones(len(x)), np.arange(len(x))))
+        eta = worn @ fits[-1].values
+        likelihoods.append(float(ads.clicks @ eta - ads.impressions @ np.exp(eta)))
+    average, share = Fit.averaged(fits, likelihoods)
+    best = int(share.argmax())
+    fit = Fit(fits[best].values, average.covariance)
     by_creative = np.bincount(ads.creative, ads.clicks, count)
     by_position = np.bincount(ads.position, ads.clicks, places)
     positions = fit.block(count, np.eye(places)[:, 1:])
-    fatigue = fit.estimate(-1, count=ads.clicks.sum(), source="clicks by remembered impressions per user")
-    relative = fit.values[:count] - np.log(np.exp(fit.values[:count]).mean())
-    # impressions are won more often with better creatives; the auctions of a day were entered with all of them alike
-    live = np.zeros((*ads.auctions.shape, count))
-    live[ads.day, ads.campaign, ads.creative] = 1.0
-    frequency = np.zeros((ads.days, count))
-    frequency[ads.day, ads.creative] = ads.frequency
-    worth = live * (relative - fatigue.value * frequency[:, None, :])
+    rates = np.exp(fit.values[:count])
+    relative = np.zeros((count + 1, len(fit.values)))
+    relative[:count, :count] = np.eye(count) - rates / rates.sum()
+    relative[-1, -1] = 1.0
+    wear = fit.combine(relative)
+    # in use from its first to its last impression: on a day between, a weak creative may have lost every auction
+    shown = np.zeros((*ads.auctions.shape, count), np.bool_)
+    shown[ads.day, ads.campaign, ads.creative] = True
     return Creatives(
         rate={
             name: fit.log_estimate(i, count=by_creative[i], source="clicks per impression")
@@ -240,9 +296,14 @@ def fit_creatives(ads: AdHistory) -> Creatives:
             positions.log_estimate(i, count=by_position[i], source="clicks by position, all else equal")
             for i in range(places)
         ),
-        fatigue=fatigue,
-        quality=worth.sum(axis=2) / np.maximum(live.sum(axis=2), 1.0),
-        row_quality=relative[ads.creative] - fatigue.value * ads.frequency,
+        fatigue=average.estimate(
+            -1,
+            count=ads.clicks.sum(),
+            source=f"clicks by impressions per user, of which {_MEMORIES[best]:.0%} are remembered a day later",
+        ),
+        wear=Fit(np.append(fit.values[:count] - np.log(rates.mean()), fit.values[-1]), wear.covariance),
+        remembered=ads.remembered(_MEMORIES[best]),
+        live=np.logical_or.accumulate(shown) & np.logical_or.accumulate(shown[::-1])[::-1],
     )
 
 
@@ -255,7 +316,7 @@ class ClickWorth:
 
 
 def fit_campaigns(
-    ads: AdHistory, worth: Mapping[str, ClickWorth], hours: Fit | None, row_quality: Floats
+    ads: AdHistory, worth: Mapping[str, ClickWorth], hours: Fit | None, creatives: Creatives
 ) -> dict[str, Campaign]:
     """Return mechanism, slots, reserve, bid, spend and value of every campaign that can be simulated.
 
@@ -267,16 +328,14 @@ def fit_campaigns(
         if name in worth and ads.clicks[rows].sum() > 0 and np.isfinite(ads.log_bid[:, j]).any():
             flat = Estimate.zero(0, "no report by hour: assumed equal at all hours")
             price = (flat, flat) if hours is None else tuple(_coefficient(hours, len(ads.campaigns), j, ads))
-            campaigns[name] = _campaign(ads, j, worth[name], price, row_quality)
-    lowest = min((c.reserve for c in campaigns.values() if c.mechanism != "first_price"), key=_value, default=None)
-    if lowest is not None:  # where we pay our own bid, prices do not show the reserve
-        lowest = replace(lowest, source="lowest reserve of the other campaigns: not seen here")
-        campaigns = {n: c if c.mechanism != "first_price" else replace(c, reserve=lowest) for n, c in campaigns.items()}
-    return campaigns
+            campaigns[name] = _campaign(ads, j, worth[name], price, creatives)
+    seen = [c.reserve.value for c in campaigns.values() if c.reserve.low > 0.0]
+    return {n: replace(c, reserve=_likely(c.reserve, min(seen, default=np.inf))) for n, c in campaigns.items()}
 
 
-def _value(estimate: Estimate) -> float:
-    return estimate.value
+def _likely(reserve: Estimate, elsewhere: float) -> Estimate:
+    """Return a reserve of which only an upper bound is known, at that of the other campaigns where this is lower."""
+    return replace(reserve, value=elsewhere) if reserve.low == 0.0 and elsewhere < reserve.high else reserve
 
 
 def _coefficient(hours: Fit, campaigns: int, j: int, ads: AdHistory) -> Iterator[Estimate]:
@@ -287,7 +346,7 @@ def _coefficient(hours: Fit, campaigns: int, j: int, ads: AdHistory) -> Iterator
 
 
 def _campaign(
-    ads: AdHistory, j: int, worth: ClickWorth, hour_price: tuple[Estimate, ...], row_quality: Floats
+    ads: AdHistory, j: int, worth: ClickWorth, hour_price: tuple[Estimate, ...], creatives: Creatives
 ) -> Campaign:
     """Return campaign j; its mechanism follows from whether we pay our bid, and from the number of positions."""
     rows = ads.campaign == j
@@ -302,7 +361,7 @@ def _campaign(
         channel=ads.channels[j],
         mechanism=mechanism,
         slots=slots,
-        reserve=_reserve(np.exp(row_quality[clicked]) * ads.cost[clicked] / ads.clicks[clicked], ads.clicks[clicked]),
+        reserve=_reserve(ads, creatives, clicked, mechanism),
         bid=Estimate.from_log(
             float(log_bid.mean()),
             float(log_bid.std(ddof=1) / np.sqrt(len(log_bid))) if len(log_bid) > 1 else 0.0,
@@ -322,18 +381,34 @@ def _campaign(
     )
 
 
-def _reserve(price: Floats, clicks: Floats) -> Estimate:
-    """Return the reserve from prices × quality: the lowest if it occurs again and again, else anything up to it."""
-    single = np.sort(price[clicks == 1.0])
-    lowest = float(price.min())
-    repeated = single[single <= (1.0 + _SAME_PRICE) * lowest]
-    if len(repeated) >= 3:
-        centre = float(np.median(repeated))
-        source = f"lowest price of a click at mean quality, paid {len(repeated)} times"
-        low, high = ((1.0 + sign * _SAME_PRICE) * centre for sign in (-1.0, 1.0))
-        return Estimate(centre, low, high, "linear", len(price), source)
+def _reserve(ads: AdHistory, creatives: Creatives, clicked: NDArray[np.bool_], mechanism: Mechanism) -> Estimate:
+    """Return the reserve from prices × quality: the lowest if it occurs again and again, else anything up to it.
+
+    Prices are the same if they differ by no more than the errors of quality explain.
+    """
+    creative = ads.creative[clicked]
+    x = np.column_stack([dummies(creative, len(ads.creatives)), -creatives.remembered[ads.day[clicked], creative]])
+    price = np.log(ads.cost[clicked] / ads.clicks[clicked])
+    if mechanism == "first_price":  # where we pay our own bid, a price shows nothing but that it was enough
+        lowest = float(np.exp((price + x @ creatives.wear.values).min()))
+        return Estimate(lowest / 2.0, 0.0, lowest, "linear", len(price), "below the lowest bid that was shown")
+    fit = creatives.wear.combine(x)
+    price, error = price + fit.values, fit.errors
+    first = int(price.argmin())
+    single = ads.clicks[clicked] == 1.0  # a row of several clicks holds a mean of prices
+    wide = 2.0 * Estimate.z() * max(float(error[single].max(initial=0.0)), _SAME_PRICE)
+    same = single & (price <= price[first] + wide)
+    next_ones = single & ~same & (price <= price[first] + 2.0 * wide)
+    if same.sum() >= _OFTEN and same.sum() > 3 * next_ones.sum():
+        inverse = np.linalg.inv(fit.covariance[np.ix_(same, same)] + _SAME_PRICE**2 * np.eye(int(same.sum())))
+        size = float(inverse.sum())
+        source = f"lowest price of a click at mean quality, paid {int(same.sum())} times"
+        return Estimate.from_log(
+            float(inverse.sum(axis=0) @ price[same]) / size, size**-0.5, count=len(price), source=source
+        )
+    highest = float(np.exp(price[first] + Estimate.z() * error[first]))
     source = f"below the lowest of {len(price)} prices at mean quality; nothing shows how far"
-    return Estimate(lowest / 2.0, 0.0, lowest, "linear", len(price), source)
+    return Estimate(highest / 2.0, 0.0, highest, "linear", len(price), source)
 
 
 def price_by_hour(ads: AdHistory, quality: Floats, period: Ints, periods: int) -> Fit | None:
@@ -343,7 +418,7 @@ def price_by_hour(ads: AdHistory, quality: Floats, period: Ints, periods: int) -
     count = len(ads.campaigns)
     if len(day) < 10 * count or len(np.unique(campaign)) < count:
         return None
-    angle = 2.0 * np.pi * (hour + 0.5) / 24.0
+    angle = hour_angles()[hour]
     by_campaign = -dummies(campaign, count)
     waves = [by_campaign * np.sin(angle)[:, None], by_campaign * np.cos(angle)[:, None]]
     offer = (ads.log_bid + quality)[day, campaign]

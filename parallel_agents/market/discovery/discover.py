@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -102,6 +103,22 @@ def discover(
         periods=_periods(history, landscape, _effects(history.periods, deviations, notes)),
         not_identified=tuple(notes),
     )
+
+
+def load_patterns(source: str | Path = "") -> Patterns:
+    """Return the patterns of a `.json` file of `Patterns.save` or of an export; without a source, of a sample."""
+    if not str(source):
+        return sample_patterns()
+    path = Path(source)
+    return Patterns.load(path) if path.suffix == ".json" else discover(path)
+
+
+@lru_cache(maxsize=4)
+def sample_patterns(seed: int = 1, users: int = 3_000) -> Patterns:
+    """Return what discovery finds in a sample export, for a first run without data; computed once per process."""
+    from parallel_agents.market.sample import draw_sample  # with its compiled auctions, only where one is drawn
+
+    return discover(draw_sample(users=users, seed=seed).tables)
 
 
 def _unmatched(clicked: tuple[str, ...], reported: tuple[str, ...]) -> list[str]:

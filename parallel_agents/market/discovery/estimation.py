@@ -13,7 +13,7 @@ depend on each other (Liang and Zeger 1986).
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
 from typing import Literal
@@ -170,6 +170,11 @@ def normal_cdf(x: Floats) -> Floats:
     return np.asarray(_normal_cdf(np.ravel(np.asarray(x, np.float64))).reshape(np.shape(x)))
 
 
+def normal_quantile(p: Floats) -> Floats:
+    """Return the point below which a normal variable lies with probability p, for every element."""
+    return np.asarray(np.vectorize(NormalDist().inv_cdf, otypes=[np.float64])(p))
+
+
 def normal_density(x: Floats) -> Floats:
     """Return the normal density of every element."""
     return np.asarray(np.exp(-x * x / 2.0) / math.sqrt(2.0 * math.pi))
@@ -197,6 +202,17 @@ class Fit:
         directions[:, start : start + rows.shape[1]] = rows
         return self.combine(directions)
 
+    @classmethod
+    def averaged(cls, fits: Sequence[Fit], log_likelihoods: Sequence[float]) -> tuple[Fit, Floats]:
+        """Return the mean of fits by likelihood, the differences between them as further errors, and their shares."""
+        share = np.exp(np.array(log_likelihoods) - max(log_likelihoods))
+        share /= share.sum()
+        values = np.array([fit.values for fit in fits])
+        mean = share @ values
+        apart = (values - mean) * np.sqrt(share)[:, None]
+        covariance = np.tensordot(share, np.array([fit.covariance for fit in fits]), 1) + apart.T @ apart
+        return cls(mean, covariance), share
+
     def estimate(self, i: int, *, count: float, source: str) -> Estimate:
         """Return parameter i as an estimate."""
         return Estimate.from_error(self.values[i], self.errors[i], "linear", count=int(count), source=source)
@@ -214,6 +230,11 @@ def student_factor(free: int) -> float:
     """
     n = max(free, 2)
     return 1.0 + (_Z**2 + 1.0) / (4.0 * n) + (5.0 * _Z**4 + 16.0 * _Z**2 + 3.0) / (96.0 * n**2)
+
+
+def hour_angles() -> Floats:
+    """Return the angle (24,) of the middle of every hour of a day, for its sine and cosine."""
+    return np.asarray(2.0 * np.pi * (np.arange(24) + 0.5) / 24.0)
 
 
 def dummies(levels: Ints, count: int, *, drop: int | None = None) -> Floats:
@@ -259,11 +280,6 @@ def regress(
                 return Fit(beta, np.asarray(np.linalg.inv(hessian)))
             return Fit(beta, _sandwich(hessian, x * (weights * slope)[:, None], clusters))
     raise RunError("a regression did not converge: the export may be too small, or a column constant")
-
-
-def fit_linear(x: Floats, y: Floats, weights: Floats, clusters: Ints) -> Fit:
-    """Fit weighted least squares of y (rows,) on x (rows, p)."""
-    return regress(x, lambda eta: (y - eta, np.ones_like(eta)), weights, clusters, np.zeros(x.shape[1]))
 
 
 def fit_poisson(

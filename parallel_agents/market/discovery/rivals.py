@@ -1,22 +1,26 @@
 """Fit the competition: how often rivals enter, how high and how widely they bid, and what they react to.
 
-Rivals M, campaigns J, days D, groups G of days (periods first, then the landscapes that periods fall into). Our own bid
-varies from day to day, so the rate at which a rival ranks above us gives its distribution of bids: a probit in the
-logarithm of our bid.
+Rivals M, campaigns J, days D, groups G of days (periods first, then the landscapes that periods fall into). A rival's
+log bid is normal about a level of the day and the campaign, plus the wave of the hours that all rivals share. Our own
+bid varies from day to day, so the rate at which a rival ranks above us shows level and spread. Levels of days are then
+a landscape's level, reactions to our bid and to the rival's own spend, and a drift that all rivals share.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 
 import numpy as np
 from numpy.typing import NDArray
 
+from parallel_agents.core.compiled import njit
 from parallel_agents.market.discovery.competition import (
     AdHistory,
     ClickWorth,
+    Creatives,
     fit_campaigns,
     fit_creatives,
     price_by_hour,
@@ -28,24 +32,26 @@ from parallel_agents.market.discovery.estimation import (
     Floats,
     Ints,
     dummies,
-    fit_linear,
-    fit_probit,
+    hour_angles,
     normal_cdf,
-    normal_density,
+    normal_quantile,
     ratio,
     ratio_of_totals,
+    regress,
     student_factor,
 )
 from parallel_agents.market.discovery.patterns import Campaign, Competition, Competitor, Landscape
 from parallel_agents.market.discovery.seasonality import cluster_periods
 
-_REACTION_ROUNDS = 4
-_EFFECT_ROUNDS = 3
-_SHIFT_STEPS = 12
-_LARGEST_SHIFT = 3.0  # of a log bid; a rival always or never above us on a day says no more
-_MEMORIES = np.linspace(0.0, 0.96, 7)  # of the drift, from one day to the next
-_STEPS_OF_DRIFT = np.geomspace(0.01, 0.3, 7)
-_OTHER_NOISE = (0.0, 0.03, 0.06, 0.1)  # of a day alone, beyond that of sampling
+_HOUR_ROUNDS = 2  # bids and the wave of the hours depend on each other
+_NEWTON_STEPS = 60
+_LARGEST_STEP = 0.5  # of a log bid
+_CLOSE = 1e-4  # steps are Newton's: the next one would be its square
+_INFORMATIVE = 10.0  # precision of a level, beside 1 of its prior
+_VAGUE = 1e-3  # precision of what nothing is known of before
+_MEMORIES = np.array([0.0, 0.2, 0.4, 0.6, 0.7, 0.8, 0.9, 0.95, 0.98])  # share of the drift that is left a day later
+_STEPS_OF_DRIFT = np.geomspace(0.005, 0.4, 16)
+_OTHER_NOISE = (0.0, 0.02, 0.05, 0.1)  # of one rival and day, beyond that of sampling
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,13 +72,28 @@ def fit_competition(
     worth: what the events say of each campaign. bought: purchases after paid clicks, by period (Q,).
     """
     creatives = fit_creatives(ads)
-    hours = price_by_hour(ads, creatives.quality, period, periods)
-    campaigns = fit_campaigns(ads, worth, hours, creatives.row_quality)
-    price = price_by_period(ads, creatives.quality, period, periods)
-    by_period = _fit_all(ads, creatives.quality, period, periods)
-    landscape = _cluster_landscapes(ads, by_period, period, periods)
+    quality = creatives.mean_quality
+    hours = price_by_hour(ads, quality, period, periods)
+    campaigns = fit_campaigns(ads, worth, hours, creatives)
+    price = price_by_period(ads, quality, period, periods)
+    reserve = np.array([campaigns[c].reserve.value if c in campaigns else 0.0 for c in ads.campaigns])
+    auctions = _Auctions.of(ads, creatives, reserve, hours)
+    landscape = _cluster_landscapes(ads, auctions, period, periods)
     groups, group = int(landscape.max()) + 1, landscape[period]
-    bidding = _fit_all(ads, creatives.quality, group, groups)
+    known = replace(_Rivals.of(ads, auctions, group, groups), hours=hours)
+    for _ in range(_HOUR_ROUNDS):
+        known = known.again(ads)
+    unsure = [_Auctions.of(ads, variant, reserve, known.hours) for variant in creatives.variants()]
+    for j, c in enumerate(ads.campaigns):
+        if c in campaigns and campaigns[c].reserve.low == 0.0:
+            deviation = campaigns[c].reserve.high / math.sqrt(12.0)  # all values up to the bound are as likely
+            other = np.where(np.arange(len(reserve)) == j, reserve[j] + deviation, reserve)
+            unsure.append(_Auctions.of(ads, creatives, other, known.hours))
+    if known.bidding:
+        known = known.widened([known.varied(ads, variant) for variant in unsure])
+    bidding, entered = known.bidding, known.entered
+    if known.hours is not None:
+        campaigns = fit_campaigns(ads, worth, known.hours, creatives)
     rare = [name for r, name in enumerate(ads.rivals) if r not in bidding]
     notes = [f"rival {name}: met too rarely, or our bids vary too little, to tell how it bids" for name in rare]
     if hours is None:
@@ -84,42 +105,23 @@ def fit_competition(
     movement = Estimate.zero(0, "nothing known of rivals")
     if bidding:
         shading = _fit_shading(ads, bidding, campaigns)
-        our_shock = np.nan_to_num(ads.log_bid - np.nanmean(ads.log_bid, axis=0)).mean(axis=1)
-        shocked = np.concatenate([[0.0], our_shock[:-1]])
-        reactions = _fit_reactions(ads, bidding, our_shock, group, groups)
-        unexplained = {r: np.nan_to_num(b.shift) - shocked * reactions.fits[r].values[0] for r, b in bidding.items()}
-        drift, centre = _drift(*_pooled_shift(bidding, unexplained), group, groups), _mean_hour_price(ads, hours)
-        moved = {
-            r: fit.combine(_group_means(_causes(ads, bidding[r], r, our_shock, group), group, groups))
-            for r, fit in reactions.fits.items()
-        }
+        daily = _fit_days(ads, known)
         if not np.isfinite(ads.rival_shown).any():
             notes.append("pacing of rivals: the auction insights hold no impression share of theirs; assumed none")
         competitors = {
-            ads.rivals[r]: _describe_competitor(ads, b, r, shading[r], reactions.fits[r]) for r, b in bidding.items()
+            ads.rivals[r]: _describe_competitor(ads, b, r, shading[r], daily.reactions[r]) for r, b in bidding.items()
         }
-        entered = _participation(ads, group, groups)
+        first = _first_price(ads, campaigns)
         landscapes = tuple(
-            _describe_landscape(
-                ads,
-                bidding,
-                entered,
-                g,
-                int((landscape == g).sum()),
-                shading,
-                campaigns,
-                float(drift[g]),
-                centre,
-                moved,
-            )
+            _describe_landscape(ads, bidding, entered, g, int((landscape == g).sum()), shading, first, daily)
             for g in range(groups)
         )
-        movement = _volatility(bidding, reactions.rest, group)
+        movement = daily.step
         notes.append(
             "whether rivals bid their true value: only what they bid is seen, shading in first-price auctions apart"
         )
-    auctions, cost = ads.auctions.sum(axis=1), ads.cells(ads.cost).sum(axis=1)
-    days = np.isfinite(auctions) & (auctions > 0.0) & (cost > 0.0)
+    held, cost = ads.auctions.sum(axis=1), ads.cells(ads.cost).sum(axis=1)
+    days = np.isfinite(held) & (held > 0.0) & (cost > 0.0)
     users, source = np.full(int(days.sum()), float(ads.users)), "eligible auctions per user and day"
     spent = np.bincount(period, cost, periods)
     sold = (bought > 0.0) & (spent > 0.0)
@@ -131,127 +133,322 @@ def fit_competition(
         competitors=competitors,
         landscapes=landscapes,
         volatility=movement,
-        auctions=ratio(auctions[days], users, "log", count=len(users), source=source),
-        budget=Estimate.spread_of(cost[days] / auctions[days], source="spend per eligible auction of each day"),
+        auctions=ratio(held[days], users, "log", count=len(users), source=source),
+        budget=Estimate.spread_of(cost[days] / held[days], source="spend per eligible auction of each day"),
         target=Estimate.spread_of(spent[sold] / bought[sold], source="cost per purchase of each period"),
     )
     return CompetitionFit(competition, landscape, price, notes)
 
 
-def _cluster_landscapes(ads: AdHistory, by_period: Mapping[int, _Bidding], period: Ints, periods: int) -> Ints:
+@dataclass(frozen=True, eq=False)
+class _Auctions:
+    """Our offers in the auctions of a cell (D, J): one for each creative C, at the hours at which auctions are held."""
+
+    hour_share: Floats  # (J, 24)
+    live_share: Floats  # (D, J, C): of creatives
+    offer: Floats  # (D, J, C): log of bid × quality
+    log_reserve: Floats  # (J,)
+    wave: Floats  # (J, 24): what all rivals add to their log bids at an hour
+
+    @classmethod
+    def of(cls, ads: AdHistory, creatives: Creatives, reserve: Floats, hours: Fit | None) -> _Auctions:
+        """Return the auctions of a history; without a report by hour, all hours are alike."""
+        held = ads.hourly_auctions.sum(axis=0).T + _VAGUE
+        offer = ads.log_bid[:, :, None] + creatives.quality[:, None, :]
+        log_reserve = np.log(np.maximum(reserve, 1e-9))
+        live = creatives.live & (offer >= log_reserve[:, None])
+        return cls(
+            held / held.sum(axis=1, keepdims=True),
+            live / np.maximum(creatives.live.sum(axis=2, keepdims=True), 1.0),
+            np.nan_to_num(offer),
+            log_reserve,
+            np.zeros_like(held) if hours is None else _wave(hours),
+        )
+
+    def chances(self, day: Ints, campaign: Ints, level: Floats, spread: float) -> tuple[Floats, Floats]:
+        """Return by cell the chance (cells, 3) that a rival ranks above us if both enter, and that both enter (cells,).
+
+        The three columns are the chance itself and its derivatives by level and by log spread.
+        """
+        chance, enters = _chances(
+            level,
+            spread,
+            self.wave[campaign],
+            self.hour_share[campaign],
+            self.live_share[day, campaign],
+            self.offer[day, campaign],
+            self.log_reserve[campaign],
+        )
+        return chance, enters
+
+
+def _wave(hours: Fit) -> Floats:
+    """Return the effect (J, 24) of the hours on log bids, from sines and cosines by campaign (2 · J)."""
+    angle = hour_angles()
+    sine, cosine = hours.values.reshape(2, -1)
+    return np.asarray(np.outer(sine, np.sin(angle)) + np.outer(cosine, np.cos(angle)))
+
+
+@njit(cache=True)  # type: ignore[untyped-decorator]
+def _chances(
+    level: Floats, spread: float, wave: Floats, hour_share: Floats, live_share: Floats, offer: Floats, reserve: Floats
+) -> tuple[Floats, Floats]:
+    """Return what `_Auctions.chances` says; all arrays by cell."""
+    chance, reach = np.zeros((len(level), 3)), np.zeros(len(level))
+    for i in range(len(level)):
+        above = by_level = by_spread = 0.0
+        enters = enters_by_level = enters_by_spread = shown = 0.0
+        for c in range(offer.shape[1]):
+            shown += live_share[i, c]
+        for h in range(wave.shape[1]):
+            weight = hour_share[i, h]
+            z = (level[i] + wave[i, h] - reserve[i]) / spread
+            density = weight * shown * math.exp(-0.5 * z * z) / math.sqrt(2.0 * math.pi)
+            enters += weight * shown * 0.5 * math.erfc(-z / math.sqrt(2.0))
+            enters_by_level += density / spread
+            enters_by_spread -= density * z
+            for c in range(offer.shape[1]):
+                share = weight * live_share[i, c]
+                if share > 0.0:
+                    z = (level[i] + wave[i, h] - offer[i, c]) / spread
+                    density = share * math.exp(-0.5 * z * z) / math.sqrt(2.0 * math.pi)
+                    above += share * 0.5 * math.erfc(-z / math.sqrt(2.0))
+                    by_level += density / spread
+                    by_spread -= density * z
+        reach[i] = enters
+        enters = max(enters, 1e-12)
+        p = min(max(above / enters, 1e-9), 1.0 - 1e-9)
+        chance[i, 0] = p
+        chance[i, 1] = (by_level - p * enters_by_level) / enters
+        chance[i, 2] = (by_spread - p * enters_by_spread) / enters
+    return chance, reach
+
+
+@dataclass(frozen=True, eq=False)
+class _Rivals:
+    """How every rival bids that was met often enough, by its index; how often each enters; the wave of the hours."""
+
+    auctions: _Auctions
+    group: Ints  # (D,)
+    groups: int
+    bidding: dict[int, _Bidding]
+    entered: tuple[Floats, Floats]  # share of auctions and its error, (G, M) each
+    hours: Fit | None = None
+
+    @classmethod
+    def of(
+        cls, ads: AdHistory, auctions: _Auctions, group: Ints, groups: int, start: Mapping[int, _Bidding] | None = None
+    ) -> _Rivals:
+        """Fit all rivals at a given wave of the hours."""
+        known = start or {}
+        fits = {r: _fit_bidding(ads, auctions, r, group, groups, known.get(r)) for r in range(len(ads.rivals))}
+        bidding = {r: fit for r, fit in fits.items() if fit is not None}
+        return cls(auctions, group, groups, bidding, _participation(ads, auctions, bidding, group, groups))
+
+    def again(self, ads: AdHistory) -> _Rivals:
+        """Fit the wave of the hours to the rivals, and the rivals to that."""
+        if self.hours is None or not self.bidding:
+            return self
+        hours = _fit_hours(ads, self.auctions, self.bidding, self.entered[0][self.group])
+        auctions = replace(self.auctions, wave=_wave(hours))
+        return replace(_Rivals.of(ads, auctions, self.group, self.groups, self.bidding), hours=hours)
+
+    def varied(self, ads: AdHistory, auctions: _Auctions) -> _Rivals:
+        """Return what the fit had been in other auctions."""
+        known = _Rivals.of(ads, auctions, self.group, self.groups, self.bidding)
+        hours = self.hours and _fit_hours(ads, auctions, known.bidding, known.entered[0][self.group])
+        return replace(known, hours=hours)
+
+    def widened(self, variants: list[_Rivals]) -> _Rivals:
+        """Return the same with the errors of what was taken as given: each variant is one deviation of it."""
+        bidding = {
+            r: replace(b, fit=_wider(b.fit, [v.bidding[r].fit for v in variants if r in v.bidding]))
+            for r, b in self.bidding.items()
+        }
+        hours = self.hours and _wider(self.hours, [v.hours for v in variants if v.hours is not None])
+        share, error = self.entered
+        error = np.sqrt(error**2 + np.sum([(v.entered[0] - share) ** 2 for v in variants], axis=0))
+        return replace(self, bidding=bidding, hours=hours, entered=(share, error))
+
+
+def _wider(fit: Fit, variants: list[Fit]) -> Fit:
+    """Return the fit with the differences of its variants as further errors."""
+    apart = np.array([v.values - fit.values for v in variants]).reshape(-1, len(fit.values))
+    return Fit(fit.values, fit.covariance + apart.T @ apart)
+
+
+def _cluster_landscapes(ads: AdHistory, auctions: _Auctions, period: Ints, periods: int) -> Ints:
     """Return groups (Q,) of periods that are alike in how often each rival enters and how much it offers."""
     if not ads.rivals:
         return np.zeros(periods, np.int64)
-    entered, _ = _participation(ads, period, periods)
-    offers = np.zeros_like(entered)
-    for r, fit in by_period.items():
-        offers[:, r] = entered[:, r] * np.exp(np.clip(fit.level.mean(axis=1), -5.0, 5.0))
-    return cluster_periods(np.hstack([entered, offers]))
-
-
-def _fit_all(ads: AdHistory, quality: Floats, group: Ints, groups: int) -> dict[int, _Bidding]:
-    """Return how every rival bids that was met often enough, by its index."""
-    fits = {r: _fit_bidding(ads, r, quality, group, groups) for r in range(len(ads.rivals))}
-    return {r: fit for r, fit in fits.items() if fit is not None}
+    found = _Rivals.of(ads, auctions, period, periods)
+    offers = np.zeros_like(found.entered[0])
+    for r, b in found.bidding.items():
+        mean = np.bincount(period, b.days.values * b.met, periods) / np.maximum(
+            np.bincount(period, b.met, periods), 1.0
+        )
+        offers[:, r] = found.entered[0][:, r] * np.exp(np.clip(mean, -5.0, 5.0))
+    return cluster_periods(np.hstack([found.entered[0], offers]))
 
 
 @dataclass(frozen=True, eq=False)
 class _Bidding:
-    """One rival: log spread, levels of its log bid by group and campaign, and the daily shift of these levels."""
+    """One rival: levels by group (G,) less `centre`, what campaigns add (G · J), shifts of days (D,), log spread."""
 
-    log_spread: Fit
-    levels: Fit  # G · J values
-    groups: int
-    shift: Floats  # (D,), NaN where the rival was not met
-    precision: Floats  # (D,): one over the variance of the shift
+    fit: Fit
+    centre: float
+    group: Ints  # (D,)
+    seen: NDArray[np.bool_]  # (G, J): where its rates show its level
+    met: NDArray[np.bool_]  # (D,)
+
+    @property
+    def log_spread(self) -> Fit:
+        """The logarithm of the deviation of log bids."""
+        return self.fit.block(len(self.fit.values) - 1, np.eye(1))
+
+    @property
+    def spread(self) -> float:
+        """The deviation of log bids."""
+        return math.exp(float(self.fit.values[-1]))
+
+    @property
+    def _mean(self) -> Floats:
+        """Shape (G, G · J): the mean of the campaigns that show the rival's level."""
+        groups, count = self.seen.shape
+        share = self.seen / np.maximum(self.seen.sum(axis=1, keepdims=True), 1)
+        return np.asarray(np.kron(np.eye(groups), np.ones(count)) * share.ravel())
+
+    @property
+    def days(self) -> Fit:
+        """The mean level (D,) of every day."""
+        days = len(self.group)
+        own = dummies(self.group, len(self.seen))
+        fit = self.fit.block(0, np.hstack([own, self._mean[self.group], np.eye(days)]))
+        return Fit(self.centre + fit.values, fit.covariance)
+
+    @property
+    def extra(self) -> Fit:
+        """What the rival bids more (G · J) in a campaign than on the mean of those that show its level."""
+        groups, count = self.seen.shape
+        return self.fit.block(groups, np.eye(groups * count) - self._mean.repeat(count, axis=0))
 
     @property
     def level(self) -> Floats:
-        """Shape (G, J)."""
-        return self.levels.values.reshape(self.groups, -1)
+        """The level (D, J) of every day and campaign."""
+        groups, cells, values = len(self.seen), self.seen.size, self.fit.values
+        base = values[:groups, None] + values[groups : groups + cells].reshape(self.seen.shape)
+        return np.asarray(self.centre + base[self.group] + values[groups + cells : -1, None])
 
 
-def _fit_bidding(ads: AdHistory, rival: int, quality: Floats, group: Ints, groups: int) -> _Bidding | None:
-    """Fit P(above) = Φ((level + shift of the day − our offer) / spread); return None if it was met too rarely.
+def _fit_bidding(
+    ads: AdHistory, auctions: _Auctions, rival: int, group: Ints, groups: int, start: _Bidding | None
+) -> _Bidding | None:
+    """Fit level and spread by how often the rival ranks above us; return None if it was met too rarely.
 
-    Shifts of days are random effects: without them the spread would also hold the movement from day to day.
+    What campaigns add and shifts of days have a prior of about 0 ± 1: a rival that is always above us in a campaign
+    shows no more than that. Counts that vary more than those of independent auctions widen the covariance.
     """
     met, above = ads.met[:, :, rival], ads.above[:, :, rival]
-    known = np.isfinite(ads.log_bid) & (met > 0)
+    known = np.isfinite(ads.log_bid) & (met > 0) & (auctions.live_share.sum(axis=2) > 0.0)
     day, campaign = np.nonzero(known)
-    count = len(ads.campaigns)
+    count, cells = len(ads.campaigns), groups * len(ads.campaigns)
     if len(day) < 2 * (groups + count):
         return None
-    offer = (ads.log_bid + quality)[known]
-    centre = float(offer.mean())  # the weak prior of the levels is about it, whatever the currency
-    cell, cells = group[day] * count + campaign, groups * count
-    x = np.hstack([dummies(cell, cells), dummies(day, ads.days), centre - offer[:, None]])
-    seen, variance = np.bincount(day, minlength=ads.days) > 0, 0.1
-    for _ in range(_EFFECT_ROUNDS):
-        precision = np.concatenate([np.full(cells, 1e-3), np.full(ads.days, 1.0 / variance), [1e-3]])
-        fit = fit_probit(x, above[known], met[known], None, precision)
-        squares = fit.values[cells:-1] ** 2 + np.diag(fit.covariance)[cells:-1]
-        variance = max(float(squares[seen].mean()), 1e-4)
-    slope = float(fit.values[-1])
-    if slope < 2.0 * float(fit.errors[-1]):
+    n, k, cell = met[known], above[known], group[day] * count + campaign
+    x = np.hstack([dummies(group[day], groups), dummies(cell, cells), dummies(day, ads.days)])
+    centre = float(np.nanmean(ads.log_bid))  # the vague prior of the levels is about it, whatever the currency
+    prior = np.concatenate([np.full(groups, _VAGUE), np.ones(cells + ads.days), [_VAGUE]])
+    beta = np.zeros(len(prior)) if start is None else start.fit.values.copy()
+    for _ in range(_NEWTON_STEPS):
+        chance, _ = auctions.chances(day, campaign, centre + x @ beta[:-1], math.exp(beta[-1]))
+        p, gradient = chance[:, 0], np.hstack([x * chance[:, 1:2], chance[:, 2:]])
+        weight = 1.0 / (p * (1.0 - p))
+        hessian = (gradient * (n * weight)[:, None]).T @ gradient + np.diag(prior)
+        step = np.linalg.solve(hessian, gradient.T @ ((k - n * p) * weight) - prior * beta)
+        beta += step * min(1.0, _LARGEST_STEP / max(float(np.abs(step).max()), 1e-9))
+        if float(np.abs(step).max()) < _CLOSE:
+            break
+    else:
         return None
-    log_spread = Fit(-np.log(fit.values[-1:]), fit.covariance[-1:, -1:] / slope**2)
-    sums, own = fit.values[:cells], [*range(cells), len(fit.values) - 1]
-    gradient = np.hstack([np.eye(cells) / slope, -sums[:, None] / slope**2])
-    levels = _with_unseen_cells(
-        Fit(centre + sums / slope, gradient @ fit.covariance[np.ix_(own, own)] @ gradient.T),
-        np.bincount(cell, minlength=cells) > 0,
-        groups,
-    )
-    eta = (levels.values[cell] - offer) * slope
-    shift, precision = _daily_shift(day, eta, slope, met[known], above[known], ads.days)
-    return _Bidding(log_spread, levels, groups, shift, precision)
+    seen = np.bincount(cell, n * weight * chance[:, 1] ** 2, cells) > _INFORMATIVE
+    square, usual = (k - n * p) ** 2 * weight / n, (n * p > 1.0) & (n * (1.0 - p) > 1.0)
+    free = int(usual.sum()) - int(seen.sum()) - len(np.unique(day))
+    excess = float(square[usual].sum()) / max(free, 1)
+    fit = Fit(beta, np.linalg.inv(hessian) * max(excess, 1.0))
+    if float(fit.errors[-1]) > _LARGEST_STEP:
+        return None
+    return _Bidding(fit, centre, group, seen.reshape(groups, count), np.bincount(day, minlength=ads.days) > 0)
 
 
-def _with_unseen_cells(levels: Fit, seen: NDArray[np.bool_], groups: int) -> Fit:
-    """Return the levels (G · J); one that was never seen is the mean of its group's, as uncertain as these differ."""
-    if seen.all():
-        return levels
-    values, covariance, table = levels.values.copy(), levels.covariance.copy(), seen.reshape(groups, -1)
-    for place in np.flatnonzero(~seen):
-        peers = np.flatnonzero(table[place // table.shape[1]]) + place // table.shape[1] * table.shape[1]
-        known = levels.values[peers if len(peers) else np.flatnonzero(seen)]
-        values[place] = known.mean()
-        covariance[place], covariance[:, place] = 0.0, 0.0
-        covariance[place, place] = max(float(levels.values[seen].var()), float(np.diag(levels.covariance)[seen].max()))
-    return Fit(values, covariance)
-
-
-def _daily_shift(day: Ints, eta: Floats, slope: float, met: Floats, above: Floats, days: int) -> tuple[Floats, Floats]:
-    """Return each day's shift of the level (D,), the most likely one for itself, and its precision."""
-    shift = np.zeros(days)
-    for _ in range(_SHIFT_STEPS):
-        z = np.clip(eta + slope * shift[day], -6.0, 6.0)
-        p = np.clip(normal_cdf(z), 1e-9, 1.0 - 1e-9)
-        gain = slope * normal_density(z)
-        information = np.bincount(day, met * gain**2 / (p * (1.0 - p)), days)
-        score = np.bincount(day, (above - met * p) * gain / (p * (1.0 - p)), days)
-        shift = np.clip(
-            shift + np.clip(score / np.maximum(information, 1.0), -0.5, 0.5), -_LARGEST_SHIFT, _LARGEST_SHIFT
-        )
-    known = (information > 1.0) & (np.abs(shift) < _LARGEST_SHIFT)
-    return np.where(known, shift, np.nan), np.where(known, information, 0.0)
-
-
-def _participation(ads: AdHistory, group: Ints, groups: int) -> tuple[Floats, Floats]:
+def _participation(
+    ads: AdHistory, auctions: _Auctions, bidding: Mapping[int, _Bidding], group: Ints, groups: int
+) -> tuple[Floats, Floats]:
     """Return the share of auctions in which each rival takes part, and its error: (G, M) each.
 
-    Days are clusters, few in a group: hence Student's factor, and never less than the error of as many single auctions.
+    A bid below the reserve is not seen: auctions count by the chance that both of us are above it. Days are clusters,
+    few in a group: hence Student's factor, and never less than the error of as many single auctions.
     """
-    met, auctions = ads.met.sum(axis=1), ads.auctions.sum(axis=1)
-    value, error = np.zeros((groups, met.shape[1])), np.zeros((groups, met.shape[1]))
-    for g in range(groups):
-        days = (group == g) & (np.nan_to_num(auctions) > 0.0)
-        for r in range(met.shape[1]):
-            share, found = ratio_of_totals(met[days, r], auctions[days])
-            least = np.sqrt(max(share * (1.0 - share), 0.0) / max(auctions[days].sum(), 1.0))
-            value[g, r], error[g, r] = share, max(found, least) * student_factor(int(days.sum()) - 1)
+    value, error = np.zeros((groups, len(ads.rivals))), np.zeros((groups, len(ads.rivals)))
+    day, campaign = np.nonzero(np.nan_to_num(ads.auctions) > 0.0)
+    for r in range(len(ads.rivals)):
+        could = np.nan_to_num(ads.auctions)
+        if r in bidding:
+            level = bidding[r].level[day, campaign]
+            could[day, campaign] *= auctions.chances(day, campaign, level, bidding[r].spread)[1]
+        met, able = (ads.met[:, :, r] * (could > 0.0)).sum(axis=1), could.sum(axis=1)
+        for g in range(groups):
+            days = (group == g) & (able > 0.0)
+            if days.any():
+                share, found = ratio_of_totals(met[days], able[days])
+                share = min(share, 1.0)
+                least = np.sqrt(share * (1.0 - share) / able[days].sum())
+                value[g, r], error[g, r] = share, max(found, least) * student_factor(int(days.sum()) - 1)
     return value, error
+
+
+def _fit_hours(ads: AdHistory, auctions: _Auctions, bidding: Mapping[int, _Bidding], entered: Floats) -> Fit:
+    """Return sines and cosines by campaign (2 · J) of the hours in log bids, by how often we are on top.
+
+    We are on top if no rival that enters, with chance `entered` (D, M), bids more. Days are clusters.
+    """
+    day, hour, campaign = place = np.nonzero(
+        (ads.hourly_auctions > 0.0) & (auctions.live_share.sum(axis=2) > 0.0)[:, None, :]
+    )
+    held, top = ads.hourly_auctions[place], ads.hourly_top[place]
+    level = np.stack([b.level for b in bidding.values()], axis=2)[day, campaign]
+    spread = np.array([b.spread for b in bidding.values()])
+    enters = entered[:, list(bidding)][day]
+    offer, live = auctions.offer[day, campaign], auctions.live_share[day, campaign]
+
+    def derivatives(eta: Floats) -> tuple[Floats, Floats]:
+        p, slope = _top(level + eta[:, None], spread, enters, offer, live)
+        per_success = slope / (p * (1.0 - p))
+        return (top - held * p) * per_success, held * slope * per_success
+
+    angle, member = hour_angles()[hour], dummies(campaign, len(ads.campaigns))
+    x = np.hstack([member * np.sin(angle)[:, None], member * np.cos(angle)[:, None], member])
+    start = np.zeros(x.shape[1])
+    fit = regress(x, derivatives, np.ones(len(x)), day, start)
+    return fit.block(0, np.eye(2 * len(ads.campaigns)))
+
+
+@njit(cache=True)  # type: ignore[untyped-decorator]
+def _top(level: Floats, spread: Floats, enters: Floats, offer: Floats, live: Floats) -> tuple[Floats, Floats]:
+    """Return our chance (rows,) to be on top against rivals with levels (rows, M), and its derivative by all levels."""
+    p, slope = np.zeros(len(level)), np.zeros(len(level))
+    for i in range(len(level)):
+        for c in range(offer.shape[1]):
+            if live[i, c] > 0.0:
+                below, change = live[i, c], 0.0
+                for m in range(len(spread)):
+                    z = (level[i, m] - offer[i, c]) / spread[m]
+                    free = max(1.0 - enters[i, m] * 0.5 * math.erfc(-z / math.sqrt(2.0)), 1e-12)
+                    below *= free
+                    change += enters[i, m] * math.exp(-0.5 * z * z) / math.sqrt(2.0 * math.pi) / spread[m] / free
+                p[i] += below
+                slope[i] -= below * change
+        p[i] = min(max(p[i], 1e-9), 1.0 - 1e-9)
+    return p, slope
 
 
 def _first_price(ads: AdHistory, campaigns: Mapping[str, Campaign]) -> NDArray[np.bool_]:
@@ -266,34 +463,22 @@ def _describe_landscape(
     g: int,
     periods: int,
     shading: Mapping[int, Estimate],
-    campaigns: Mapping[str, Campaign],
-    drift: float,
-    centre: Floats,
-    moved: Mapping[int, Fit],
+    first: NDArray[np.bool_],
+    daily: _Daily,
 ) -> Landscape:
-    """Return group g as a landscape; a rival's shading in first-price auctions is taken out of its level there.
-
-    drift: variance of the common drift of levels, which a level cannot be told from.
-    centre: (J,) mean effect of the hours on log bids, which is taken out of the level too, as is `moved`: what
-    reactions added on the mean of each group's days (G,).
-    """
-    first = _first_price(ads, campaigns)
+    """Return group g as a landscape; a rival's shading in first-price auctions is taken out of its level there."""
     share, levels = {}, {}
     for r, b in bidding.items():
         met = int(ads.met[:, :, r].sum())
         share[ads.rivals[r]] = Estimate.from_error(
             entered[0][g, r], entered[1][g, r], "logit", count=met, source="overlap rate, days as clusters"
         )
-        errors = b.levels.errors.reshape(b.groups, -1)[g]
+        extra, own = b.extra.values.reshape(-1, len(first))[g], b.extra.errors.reshape(-1, len(first))[g]
+        unshaded = (shading[r].high - shading[r].low) / (2.0 * Estimate.z())
         levels[ads.rivals[r]] = {
             c: Estimate.from_error(
-                b.level[g, j] - first[j] * shading[r].value - centre[j] - moved[r].values[g],
-                np.sqrt(
-                    errors[j] ** 2
-                    + drift
-                    + moved[r].errors[g] ** 2
-                    + (first[j] * (shading[r].high - shading[r].low) / (2.0 * Estimate.z())) ** 2
-                ),
+                daily.levels[r].values[g] + extra[j] - first[j] * shading[r].value,
+                math.sqrt(daily.levels[r].errors[g] ** 2 + own[j] ** 2 + (first[j] * unshaded) ** 2),
                 "linear",
                 count=met,
                 source="position-above rate against our bid, probit",
@@ -304,70 +489,102 @@ def _describe_landscape(
 
 
 @dataclass(frozen=True, eq=False)
-class _Reactions:
-    """Coefficients (4,) of what each rival (by index) reacts to, and its daily shifts (D,) beyond these reactions."""
+class _Daily:
+    """What moves levels from day to day: by rival, levels of landscapes (G,) and reactions; the drift's daily step."""
 
-    fits: dict[int, Fit]
-    rest: dict[int, Floats]
+    levels: dict[int, Fit]
+    reactions: dict[int, Fit]
+    step: Estimate
 
 
-def _fit_reactions(
-    ads: AdHistory, bidding: Mapping[int, _Bidding], our_shock: Floats, group: Ints, groups: int
-) -> _Reactions:
-    """Fit each rival's response to our bid of the day before, and the PID pacing of its own spend.
+def _fit_days(ads: AdHistory, known: _Rivals) -> _Daily:
+    """Fit the levels of days: a landscape's level, reactions to the day before, a drift that all rivals share, noise.
 
-    `our_shock` (D,) is our log bid less its mean. Our bids vary by themselves, so the response needs nothing else. What
-    a rival spends also depends on whatever moves the whole market, which would pass for pacing: for its gains, the
-    other rivals' remaining shifts on the same day stand for that. So the gains of each rival depend on those of the
-    others, and a few rounds settle them. A landscape has a level of its own: only differences within it count.
+    The drift keeps a share of itself from one day to the next. That share, its steps and the noise are averaged over
+    their restricted likelihood: few days tell none of them well. Reactions are to the past, so the likelihood holds
+    although a rival's spend follows from its earlier levels. A rival whose levels the model explains less well than the
+    others' (its spend is known from rates only) has wider errors.
     """
-    own_levels, later = dummies(group, groups), np.arange(ads.days) > 0
-    rest = {r: np.nan_to_num(b.shift) for r, b in bidding.items()}
-    fits: dict[int, Fit] = {}
-
-    def fit(r: int, columns: list[Floats]) -> Fit:
-        b, causes = bidding[r], _causes(ads, bidding[r], r, our_shock, group)
-        x = np.column_stack([own_levels, causes, *columns])
-        known = np.isfinite(b.shift) & later
-        found = fit_linear(x[known], b.shift[known], b.precision[known], np.arange(int(known.sum())))
-        wide = student_factor(int(known.sum()) - x.shape[1]) ** 2
-        chosen = found.combine(np.eye(causes.shape[1], x.shape[1], groups))
-        return Fit(chosen.values, chosen.covariance * wide)
-
-    alone = {r: fit(r, []) for r in bidding}
-    for _ in range(_REACTION_ROUNDS):
+    bidding, group, groups = known.bidding, known.group, known.groups
+    our_shock = np.nan_to_num(ads.log_bid - np.nanmean(ads.log_bid, axis=0)).mean(axis=1)
+    own_levels, day = dummies(group, groups), np.arange(ads.days)
+    designs = [np.hstack([own_levels, _causes(ads, known, r, our_shock)]) for r in bidding]
+    size = designs[0].shape[1]
+    daily = {r: b.days for r, b in bidding.items()}
+    centre = float(np.mean([fit.values.mean() for fit in daily.values()]))
+    gap = np.abs(day[:, None] - day)
+    fits: list[Fit] = []
+    likelihoods: list[float] = []
+    steps: list[float] = []
+    excess: list[float] = []
+    for other in _OTHER_NOISE:
+        precisions, sizes = [], 0.0
         for r, b in bidding.items():
-            beside = fit(r, [_pooled_shift(bidding, rest, without=r)[0]])
-            values, covariance = beside.values.copy(), beside.covariance.copy()
-            values[0], covariance[0], covariance[:, 0] = alone[r].values[0], 0.0, 0.0
-            covariance[0, 0] = alone[r].covariance[0, 0]
-            fits[r] = Fit(values, covariance)
-            rest[r] = np.nan_to_num(b.shift - _causes(ads, b, r, our_shock, group) @ values)
-    return _Reactions(fits, rest)
+            there, precision = np.flatnonzero(b.met), np.zeros((ads.days, ads.days))
+            inner = daily[r].covariance[np.ix_(there, there)] + (other**2 + 1e-8) * np.eye(len(there))
+            precision[np.ix_(there, there)] = np.linalg.inv(inner)
+            sizes -= float(np.linalg.slogdet(inner)[1])
+            precisions.append(precision)
+        y = [fit.values - centre for fit in daily.values()]
+        x_side = np.hstack([s @ x for s, x in zip(precisions, designs, strict=True)])  # (D, M · p)
+        y_side = np.sum([s @ v for s, v in zip(precisions, y, strict=True)], axis=0)
+        total = np.sum(precisions, axis=0)
+        xx, xy, yy = np.zeros((x_side.shape[1],) * 2), np.zeros(x_side.shape[1]), 0.0
+        for i, (s, x, v) in enumerate(zip(precisions, designs, y, strict=True)):
+            block = slice(i * size, (i + 1) * size)
+            xx[block, block], xy[block] = x.T @ s @ x, x.T @ s @ v
+            yy += float(v @ s @ v)
+        for memory, step in product(_MEMORIES, _STEPS_OF_DRIFT):
+            drift = step**2 / (1.0 - memory**2) * memory**gap
+            inner = np.linalg.inv(np.linalg.inv(drift) + total)  # the drift's covariance given the levels
+            info = xx - x_side.T @ inner @ x_side + _VAGUE * np.eye(len(xx))
+            covariance = np.asarray(np.linalg.inv(info), np.float64)
+            side = xy - x_side.T @ inner @ y_side
+            beta = covariance @ side
+            rest = yy - float(y_side @ inner @ y_side) - float(side @ beta)
+            log_size = sizes - float(np.linalg.slogdet(drift)[1]) + float(np.linalg.slogdet(inner)[1])
+            likelihoods.append(0.5 * (log_size - float(np.linalg.slogdet(info)[1]) - rest))
+            fits.append(Fit(beta, covariance))
+            steps.append(math.log(step))
+            if likelihoods[-1] == max(likelihoods):
+                left = [
+                    v - x @ b - inner @ (y_side - x_side @ beta)
+                    for v, x, b in zip(y, designs, np.split(beta, len(y)), strict=True)
+                ]
+                excess = [float(v @ s @ v) for v, s in zip(left, precisions, strict=True)]
+    whole, share = Fit.averaged(fits, likelihoods)
+    levels, reactions = {}, {}
+    for i, (r, b) in enumerate(bidding.items()):
+        free = max(int(b.met.sum()) - size, 2)
+        wide = student_factor(free) ** 2 * max(excess[i] / free, 1.0)
+        own = whole.block(i * size, np.eye(size))
+        fit = Fit(own.values, own.covariance * wide)
+        found = fit.block(0, np.eye(groups))
+        levels[r], reactions[r] = Fit(centre + found.values, found.covariance), fit.block(groups, np.eye(size - groups))
+    log_step = float(share @ np.array(steps))
+    error = math.sqrt(float(share @ (np.array(steps) - log_step) ** 2))
+    source = "daily levels of all rivals: steps of the drift they share"
+    return _Daily(levels, reactions, Estimate.from_log(log_step, error, count=ads.days, source=source))
 
 
-def _causes(ads: AdHistory, b: _Bidding, r: int, our_shock: Floats, group: Ints) -> Floats:
+def _causes(ads: AdHistory, known: _Rivals, r: int, our_shock: Floats) -> Floats:
     """Return (D, 4), all of the day before: the shock of our bid, the rival's spend error, its sum and its change.
 
-    Spend is what the rival offers where it is shown. Without its impression share nobody knows that: (D, 1).
+    Spend is what the rival offers where it is shown. Without its impression share nobody knows that: (D, 1). Shown are
+    the higher ones of its bids; which of them also depends on the others, whose bids spread about as far as its own.
     """
     columns = our_shock[:, None]
     if np.isfinite(ads.rival_shown).any():
-        offered = np.exp(b.level[group] + np.nan_to_num(b.shift)[:, None])
-        spend = (ads.rival_shown[:, :, r] * offered).sum(axis=1)
+        shown, b, auctions = ads.rival_shown[:, :, r], known.bidding[r], known.auctions
+        entered = known.entered[0][known.group, r]
+        share = np.clip(shown / np.maximum(np.nan_to_num(ads.auctions) * entered[:, None], 1e-9), 1e-6, 1.0 - 1e-6)
+        higher = normal_cdf(normal_quantile(share) + b.spread / math.sqrt(2.0)) / share
+        by_hour = (auctions.hour_share * np.exp(auctions.wave)).sum(axis=1)
+        spend = (shown * np.exp(b.level) * by_hour * higher).sum(axis=1)
         mean = np.cumsum(spend) / np.arange(1, ads.days + 1)
         error = 1.0 - spend / np.maximum(mean, 1e-9)
         columns = np.column_stack([our_shock, error, np.cumsum(error), np.diff(error, prepend=0.0)])
     return np.vstack([np.zeros(columns.shape[1]), columns[:-1]])
-
-
-def _pooled_shift(
-    bidding: Mapping[int, _Bidding], shifts: Mapping[int, Floats], without: int | None = None
-) -> tuple[Floats, Floats]:
-    """Return the mean of rivals' shifts on each day (D,), weighted by precision, and its sampling variance."""
-    used = [r for r in bidding if r != without] or list(bidding)
-    weight = np.maximum(np.sum([bidding[r].precision for r in used], axis=0), 1e-9)
-    return np.sum([shifts[r] * bidding[r].precision for r in used], axis=0) / weight, 1.0 / weight
 
 
 def _describe_competitor(ads: AdHistory, b: _Bidding, r: int, shade: Estimate, reaction: Fit) -> Competitor:
@@ -387,76 +604,35 @@ def _describe_competitor(ads: AdHistory, b: _Bidding, r: int, shade: Estimate, r
 def _fit_shading(
     ads: AdHistory, bidding: Mapping[int, _Bidding], campaigns: Mapping[str, Campaign]
 ) -> dict[int, Estimate]:
-    """Return what each rival takes off its log bid in first-price auctions, compared with the other rivals.
+    """Return what each rival takes off its log bid in first-price auctions, compared with the median rival.
 
-    A difference of differences: its level there less its level elsewhere, less the same of the rival that shades
-    least. So the most truthful rival has shade 0, and a preference for a campaign is taken for shading.
+    A difference of differences: its level there less its level elsewhere, less the same of the others. A preference for
+    a campaign looks like shading; how far rivals' preferences differ elsewhere says how uncertain that leaves it.
     """
     first = _first_price(ads, campaigns)
     if not first.any() or first.all() or not bidding:
         return {r: Estimate.zero(0, "no campaign of each kind to compare") for r in bidding}
-    contrast = np.where(first, 1.0 / first.sum(), -1.0 / (~first).sum())
-    gaps = {r: b.levels.combine(np.tile(contrast, b.groups)[None] / b.groups) for r, b in bidding.items()}
-    least = max(float(fit.values[0]) for fit in gaps.values())
-    source = "level in first-price campaigns less that elsewhere, against the least shading rival"
+    count, others = len(first), int((~first).sum())
+    usual = {
+        r: b.extra.block(0, np.tile(np.eye(count), len(b.extra.values) // count) * count / len(b.extra.values))
+        for r, b in bidding.items()
+    }
+    extra = np.array([fit.values for fit in usual.values()])
+    extra = extra - np.median(extra, axis=0)
+    gap = extra[:, first].mean(axis=1) - extra[:, ~first].mean(axis=1)
+    gap = gap - np.median(gap)
+    prefer = extra[:, ~first] - extra[:, ~first].mean(axis=1, keepdims=True)
+    free = (len(bidding) - 1) * (others - 1)
+    preference = float((prefer**2).sum()) / free * (1.0 + 1.0 / others) if free > 0 else float((gap**2).mean())
+    contrast = np.where(first, 1.0 / first.sum(), -1.0 / others)
+    source = "level in first-price campaigns less that elsewhere, against the median rival"
     return {
         r: Estimate.from_error(
-            fit.values[0] - least, fit.errors[0], "linear", count=int(ads.met[:, :, r].sum()), source=source
+            gap[i],
+            math.sqrt(float(fit.combine(contrast[None]).errors[0]) ** 2 + preference),
+            "linear",
+            count=int(ads.met[:, :, r].sum()),
+            source=source,
         )
-        for r, fit in gaps.items()
+        for i, (r, fit) in enumerate(usual.items())
     }
-
-
-def _group_means(columns: Floats, group: Ints, groups: int) -> Floats:
-    """Return the means (G, p) of columns (D, p) over the days of each group."""
-    member = dummies(group, groups)
-    return np.asarray(member.T @ columns / np.maximum(member.sum(axis=0), 1.0)[:, None])
-
-
-def _mean_hour_price(ads: AdHistory, hours: Fit | None) -> Floats:
-    """Return the mean effect (J,) of the hours of a day on log bids, over the auctions of each campaign."""
-    count = len(ads.campaigns)
-    if hours is None:
-        return np.zeros(count)
-    angle = 2.0 * np.pi * (np.arange(24) + 0.5) / 24.0
-    share = ads.hourly_auctions.sum(axis=0)
-    share = share / np.maximum(share.sum(axis=0), 1e-9)
-    waves = np.outer(np.sin(angle), hours.values[:count]) + np.outer(np.cos(angle), hours.values[count:])
-    return np.asarray((share * waves).sum(axis=0))
-
-
-def _drift(shift: Floats, noise: Floats, group: Ints, groups: int) -> Floats:
-    """Return the variance (G,) of each landscape's mean of a drift that all levels share.
-
-    The daily common shift (D,), known up to `noise` (D,), is a level of its landscape and a drift that keeps a share of
-    itself from one day to the next, and noise. How much it keeps, its steps and the noise are averaged over their
-    restricted likelihood: few days tell none of them well, and more days hardly reduce the mean of a slow drift.
-    """
-    levels, days = dummies(group, groups), np.arange(len(shift))
-    levels = levels[:, levels.any(axis=0)]
-    mean = dummies(group, groups) / np.maximum(np.bincount(group, minlength=groups), 1)
-    gap = np.abs(days[:, None] - days)
-    likelihoods, variances = [], []
-    for memory, step, other in product(_MEMORIES, _STEPS_OF_DRIFT, _OTHER_NOISE):
-        drift = step**2 / (1.0 - memory**2) * memory**gap
-        inverse = np.linalg.inv(drift + np.diag(noise + other**2 + 1e-6))
-        inner = levels.T @ inverse @ levels
-        rest = shift - levels @ np.linalg.solve(inner, levels.T @ inverse @ shift)
-        _, size = np.linalg.slogdet(inverse)
-        likelihoods.append(0.5 * (size - np.linalg.slogdet(inner)[1] - rest @ inverse @ rest))
-        variances.append(np.einsum("dg,de,eg->g", mean, drift, mean))
-    share = np.exp(np.array(likelihoods) - max(likelihoods))
-    return np.asarray(share @ np.array(variances) / share.sum())
-
-
-def _volatility(bidding: Mapping[int, _Bidding], rest: Mapping[int, Floats], group: Ints) -> Estimate:
-    """Return the day-to-day movement of all levels within a landscape, beyond reactions and sampling noise."""
-    shift, noise = _pooled_shift(bidding, rest)
-    same_group = group[1:] == group[:-1]
-    moved = (np.diff(shift) ** 2 - noise[1:] - noise[:-1])[same_group]
-    source = "changes of rivals' levels from day to day, less reactions and sampling noise"
-    if len(moved) < 2:
-        return Estimate.zero(len(moved), source)
-    variance = max(float(moved.mean()), 1e-6)
-    error = float(moved.std() / np.sqrt(len(moved)))
-    return Estimate.from_error(variance**0.5, error / (2.0 * variance**0.5), "log", count=len(moved), source=source)

@@ -1,16 +1,15 @@
 """Monte Carlo simulation: one agent in many different worlds at once, and training on its experiences.
 
-experiences            what an episode and a batch of episodes leave behind, and their summary
-experience_buffer      `ExperienceBuffer`: the transitions of many episodes
+experiences            what episodes leave behind, their summary, and `ExperienceBuffer`: the transitions of many
 simulator              `MonteCarloSimulator`, `ParallelWorldSimulator` (one world alone), `ParallelWorldOrchestrator`
 strategies             fixed strategies, which of them are robust, and learning that starts from them
 monte_carlo_training   `MonteCarloTrainingOrchestrator`
 """
 
-from parallel_agents.market.montecarlo.experience_buffer import ExperienceBuffer
 from parallel_agents.market.montecarlo.experiences import (
     EpisodeBatch,
     EpisodeExperience,
+    ExperienceBuffer,
     Failure,
     TrainingBatch,
     aggregate_experiences,

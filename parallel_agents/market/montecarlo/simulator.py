@@ -31,17 +31,16 @@ from parallel_agents.core.errors import ConfigError, ContractError, DeadlineErro
 from parallel_agents.core.types import Array
 from parallel_agents.execution.ray import RayCluster
 from parallel_agents.market.actions import LEVELS, Forms, Objective, action_form, step_market
-from parallel_agents.market.discovery import Patterns
-from parallel_agents.market.montecarlo.experience_buffer import ExperienceBuffer
+from parallel_agents.market.discovery import Patterns, load_patterns
 from parallel_agents.market.montecarlo.experiences import (
     EpisodeBatch,
     EpisodeExperience,
+    ExperienceBuffer,
     Failure,
     TrainingBatch,
     aggregate_experiences,
     world_context,
 )
-from parallel_agents.market.pattern_source import load_patterns
 from parallel_agents.market.policy_agents import Actor, ActorWrapper, make_actor
 from parallel_agents.market.simulation import MarketWorlds
 from parallel_agents.market.world_types import World, WorldType

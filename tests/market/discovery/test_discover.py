@@ -11,7 +11,6 @@ import pytest
 
 from parallel_agents.core.errors import ConfigError
 from parallel_agents.market.discovery import CRISIS, Patterns, Vocabulary, discover
-from parallel_agents.market.discovery.rivals import _drift
 from parallel_agents.market.sample import HiddenMarket, draw_sample
 from parallel_agents.market.world_variants import create_world_variants
 from tests.market.coverage import competition_hits, family, hits, rejected
@@ -52,37 +51,25 @@ def test_the_bidding_of_rivals_is_recovered(patterns, sample):
         ground, true = found.landscapes[period.landscape], int(sample.reports.landscape[7 * q])
         for m, name in enumerate(hidden.names):
             assert ground.participation[name].value == pytest.approx(hidden.participation[true, m], abs=0.05)
-            if hidden.participation[true, m] > 0.4 and name != "steadyco":  # the paced one moves by itself
+            if hidden.participation[true, m] > 0.4:
                 level = hidden.level[true, m] + hidden.target[m, 1] + hidden.focus[true, 1]
                 assert ground.level[name]["guides"].value == pytest.approx(level, abs=0.2)
     assert found.competitors["quickbid"].response.low > 0.1  # the adaptive one
-    assert max(g.high for g in found.competitors["steadyco"].pacing) > 0.05
+    assert found.competitors["steadyco"].pacing[0].low > 0.1  # the paced one
     shades = {n: c.shade.value for n, c in found.competitors.items()}
     assert min(shades, key=shades.get) == "carelink"  # the shading one
-    assert found.competitors["carelink"].shade.high < -0.2
+    shade = found.competitors["carelink"].shade  # its preferences elsewhere differ as much: that leaves it uncertain
+    assert shade.low < hidden.shade[hidden.names.index("carelink")] < shade.high
 
 
-def test_pacing_is_seen_in_the_impression_shares_of_rivals_and_not_invented_without_them(patterns, sample):
+def test_pacing_is_seen_in_the_impression_shares_of_rivals_and_not_invented_without_them(patterns, small_sample):
     found = patterns.competition.competitors
     assert found["steadyco"].pacing[0].low > 0.0  # the paced one
-    insights = sample.tables["auction_insights"]
-    blind = discover(tables(sample, auction_insights=insights.drop_columns(["impression_share"])))
+    insights = small_sample.tables["auction_insights"]
+    blind = discover(tables(small_sample, auction_insights=insights.drop_columns(["impression_share"])))
     for rival in blind.competition.competitors.values():
         assert all(gain.low == gain.value == gain.high == 0.0 for gain in rival.pacing)
     assert any(note.startswith("pacing of rivals:") for note in blind.not_identified)
-
-
-def test_a_slow_common_drift_makes_levels_less_certain_than_noise_of_the_same_size():
-    rng, group = np.random.default_rng(0), np.repeat(np.arange(5), 14)
-    slow = np.zeros(70)
-    for day in range(1, 70):
-        slow[day] = 0.9 * slow[day - 1] + 0.05 * rng.standard_normal()
-    variance = {
-        name: _drift(shift, np.full(70, 1e-4), group, 5).mean()
-        for name, shift in (("slow", slow), ("noise", rng.permutation(slow)), ("none", 0.01 * rng.standard_normal(70)))
-    }
-    assert 0.05**2 < variance["slow"] < 0.3**2  # the mean of 14 such days has a deviation of about 0.1
-    assert variance["slow"] > 2.0 * variance["noise"] > 2.0 * variance["none"]
 
 
 def test_campaigns_creatives_and_prices_are_recovered(patterns, sample):
@@ -108,12 +95,12 @@ def test_deviations_of_periods_correlate_with_the_hidden_weekly_effects(patterns
         assert np.corrcoef(found, truth)[0, 1] > 0.7, axis
 
 
-def test_without_reports_the_patterns_note_what_is_not_identified(sample):
-    alone = discover({"events": sample.events})
+def test_without_reports_the_patterns_note_what_is_not_identified(small_sample):
+    alone = discover({"events": small_sample.events})
     assert alone.competition is None
     assert any("give an ads table" in n for n in alone.not_identified)
     assert "price" not in alone.periods[0].effects
-    unseen = discover({"events": sample.events, "ads": sample.ads})
+    unseen = discover({"events": small_sample.events, "ads": small_sample.ads})
     assert unseen.competition.competitors == {}
     assert any("no auction-insights table" in n for n in unseen.not_identified)
     assert "price" in unseen.periods[0].effects
@@ -131,12 +118,12 @@ def with_values(sample, factor: float):
     return events.set_column(events.schema.get_field_index("ecommerce"), "ecommerce", nested)
 
 
-def test_another_currency_shifts_values_and_bids_and_nothing_else(sample, patterns):
-    ads = sample.ads
+def test_another_currency_shifts_values_and_bids_and_nothing_else(small_sample, small_patterns):
+    ads = small_sample.ads
     for name in ("cost", "bid"):
         ads = ads.set_column(ads.schema.get_field_index(name), name, pa.compute.multiply(ads.column(name), 4.0))
-    found = discover(tables(sample, events=with_values(sample, 4.0), ads=ads))
-    before, after = patterns.estimates(), found.estimates()
+    found = discover(tables(small_sample, events=with_values(small_sample, 4.0), ads=ads))
+    before, after = small_patterns.estimates(), found.estimates()
     assert before.keys() == after.keys()
     for address, e in before.items():
         shift = 0.0
@@ -145,7 +132,7 @@ def test_another_currency_shifts_values_and_bids_and_nothing_else(sample, patter
         money = ("/reserve", "/bid", "/spend", "/value", "/budget", "/target")
         factor = 4.0 if address.startswith("competition/") and address.endswith(money) else 1.0
         assert after[address].value == pytest.approx(factor * e.value + shift, rel=1e-4, abs=2e-4), address
-    one, other = create_world_variants(patterns, 1)[0], create_world_variants(found, 1)[0]
+    one, other = create_world_variants(small_patterns, 1)[0], create_world_variants(found, 1)[0]
     moved = other.conversion_dynamics.value_log_mean - one.conversion_dynamics.value_log_mean
     np.testing.assert_allclose(moved, np.log(4.0), atol=1e-3)
     np.testing.assert_allclose(other.market_state.usual_bid, 4.0 * one.market_state.usual_bid, rtol=1e-3)
@@ -265,7 +252,19 @@ def test_intervals_cover_over_two_hundred_exports(days):
     assert len(caught) > 0.9 * len(found)
 
 
-_TOO_NARROW = pytest.mark.xfail(reason="over a few exports these intervals cover less than 85 % so far", strict=False)
+_COMPETITION = (
+    "fatigue", "hour_price", "level", "pacing", "participation", "position", "reserve", "response", "shade", "spread",
+    "volatility",
+)  # fmt: skip
+
+
+def test_intervals_of_the_competition_cover_in_two_exports():
+    """Check 90 % intervals, pooled over the families, as a quick form of the next test."""
+    found = competition_hits(range(2))
+    assert set(found) == set(_COMPETITION)
+    whole, half = np.mean([np.mean(pairs, axis=0) for pairs in found.values()], axis=0)
+    assert whole > 0.85
+    assert half < whole - 0.1
 
 
 @pytest.fixture(scope="module")
@@ -274,35 +273,24 @@ def fifty_exports():
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(7200)
-@pytest.mark.parametrize(
-    "family_name",
-    [
-        "position",
-        "fatigue",
-        "reserve",
-        *(
-            pytest.param(name, marks=_TOO_NARROW)
-            for name in ("participation", "level", "hour_price", "response", "pacing")
-        ),
-    ],
-)
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("family_name", _COMPETITION)
 def test_intervals_of_the_competition_cover_over_fifty_exports(fifty_exports, family_name):
-    """90 % intervals contain the hidden truth in at least 85 %; half as wide they cover clearly less."""
+    """90 % intervals contain the hidden truth in at least 85 %; half as wide they cover less."""
     whole, half = np.mean(fifty_exports[family_name], axis=0)
     assert whole > 0.85
-    assert half < whole - 0.1
+    assert half < whole - 0.05
 
 
-def test_what_the_reports_do_not_say_is_not_invented(sample):
+def test_what_the_reports_do_not_say_is_not_invented(small_sample):
     """Without bids no campaign or rival can be described, and without impression shares there is no auction."""
 
     def without(*names: str):
-        ads = sample.ads
+        ads = small_sample.ads
         for name in names:
             nulls = pa.nulls(len(ads), pa.float64())
             ads = ads.set_column(ads.schema.get_field_index(name), name, nulls)
-        return discover(tables(sample, ads=ads))
+        return discover(tables(small_sample, ads=ads))
 
     found = without("bid")
     assert found.competition is None or found.competition.campaigns == {}
@@ -315,17 +303,17 @@ def test_what_the_reports_do_not_say_is_not_invented(sample):
         create_world_variants(unshared, 1)
 
 
-def test_a_renamed_campaign_is_noted(sample):
-    names = ["renamed" if name == "guides" else name for name in sample.ads.column("campaign").to_pylist()]
-    ads = sample.ads.set_column(sample.ads.schema.get_field_index("campaign"), "campaign", pa.array(names))
-    found = discover(tables(sample, ads=ads))
+def test_a_renamed_campaign_is_noted(small_sample):
+    names = ["renamed" if name == "guides" else name for name in small_sample.ads.column("campaign").to_pylist()]
+    ads = small_sample.ads.set_column(small_sample.ads.schema.get_field_index("campaign"), "campaign", pa.array(names))
+    found = discover(tables(small_sample, ads=ads))
     assert any(note.startswith("campaign 'renamed': the ads table") for note in found.not_identified)
     assert any(note.startswith("campaign 'guides': paid clicks") for note in found.not_identified)
 
 
-def test_without_an_urgent_topic_nobody_is_called_a_crisis_parent(sample):
+def test_without_an_urgent_topic_nobody_is_called_a_crisis_parent(small_sample):
     words = Vocabulary(topics=tuple(t for t in Vocabulary().topics if t[0] != "urgent"))
-    found = discover({"events": sample.events}, vocabulary=words)
+    found = discover({"events": small_sample.events}, vocabulary=words)
     assert CRISIS not in {segment.name for segment in found.segments}
     assert any("no topic `urgent`" in note for note in found.not_identified)
 
@@ -341,6 +329,6 @@ def test_hours_and_creatives_are_recovered(patterns, sample):
     assert max(crisis, key=lambda c: crisis[c].value) == ads.creatives[int(sample.market.creative_factor[k].argmax())]
 
 
-def test_discovery_is_repeatable(sample, patterns):
-    assert discover(tables(sample)) == patterns
+def test_discovery_is_repeatable(small_sample, small_patterns, patterns):
+    assert discover(tables(small_sample)) == small_patterns
     assert isinstance(patterns, Patterns)

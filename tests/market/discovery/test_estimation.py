@@ -10,8 +10,8 @@ from parallel_agents.core.errors import NonFiniteError, RunError
 from parallel_agents.market.discovery.estimation import (
     LEVEL,
     Estimate,
+    Fit,
     dummies,
-    fit_linear,
     fit_normal,
     fit_poisson,
     fit_probit,
@@ -67,11 +67,19 @@ def test_poisson_probit_and_linear_recover_their_parameters(rng):
         (0.5, 0.8): fit_probit(
             x, rng.binomial(20, stats.norm.cdf(x @ [0.5, 0.8])).astype(float), np.full(4000, 20.0), rows
         ),
-        (1.0, 2.0): fit_linear(x, x @ [1.0, 2.0] + rng.standard_normal(4000), np.ones(4000), rows),
     }
     for truth, fit in fits.items():
         assert (np.abs(fit.values - truth) < 4 * fit.errors).all()
         assert (fit.errors < 0.03).all()
+
+
+def test_an_average_of_fits_is_as_uncertain_as_they_and_their_differences():
+    fits = [Fit(np.array([0.0, 5.0]), np.diag([1.0, 2.0])), Fit(np.array([4.0, 5.0]), np.diag([3.0, 2.0]))]
+    mean, share = Fit.averaged(fits, [-1000.0, -1000.0])
+    assert mean.values.tolist() == [2.0, 5.0]
+    np.testing.assert_allclose(mean.covariance, np.diag([2.0 + 4.0, 2.0]))
+    assert share.tolist() == [0.5, 0.5]
+    assert Fit.averaged(fits, [-1000.0, 0.0])[0].values.tolist() == [4.0, 5.0]
 
 
 def test_weibull_recovers_delays_although_late_ones_are_not_seen(rng):

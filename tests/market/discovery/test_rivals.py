@@ -1,0 +1,59 @@
+"""The chances that rivals are fitted by, against played auctions, and what the reports do not show."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from parallel_agents.market.discovery import Vocabulary
+from parallel_agents.market.discovery.click_history import read_history
+from parallel_agents.market.discovery.competition import AdHistory, read_ad_history
+from parallel_agents.market.discovery.export_reader import open_export
+from parallel_agents.market.discovery.rivals import _chances, _top
+
+PLAYED = 200_000
+
+
+@pytest.fixture(scope="module")
+def ads(sample) -> AdHistory:
+    export = open_export(sample.tables)
+    return read_ad_history(export, read_history(export, Vocabulary(), utc_offset_hours=0.0))
+
+
+def test_the_chance_to_rank_above_us_is_that_of_played_auctions(rng):
+    """A rival's bids follow the hours; both of us enter only above the reserve, one of our creatives never does."""
+    wave = np.array([[0.6, -0.6, 0.0]])
+    hours, offers = np.array([[0.5, 0.3, 0.2]]), np.array([[0.1, -0.5, -2.0]])
+    live, reserve, level, spread = np.array([[0.4, 0.3, 0.0]]), np.array([-0.8]), np.array([-0.4]), 0.5
+    chance, enters = _chances(level, spread, wave, hours, live, offers, reserve)
+    hour, creative = rng.choice(3, PLAYED, p=hours[0]), rng.choice(3, PLAYED, p=[0.4, 0.3, 0.3])
+    bid = level[0] + wave[0, hour] + spread * rng.standard_normal(PLAYED)
+    both = (creative < 2) & (bid >= reserve[0])
+    assert enters[0] == pytest.approx(both.mean(), abs=0.005)
+    assert chance[0, 0] == pytest.approx((bid > offers[0, creative])[both].mean(), abs=0.006)
+    for i, (moved, wider) in enumerate([(1e-6, 1.0), (0.0, np.exp(1e-6))], start=1):
+        near, _ = _chances(level + moved, spread * wider, wave, hours, live, offers, reserve)
+        assert chance[0, i] == pytest.approx((near[0, 0] - chance[0, 0]) / 1e-6, rel=1e-4)
+
+
+def test_our_chance_to_be_on_top_is_that_of_played_auctions(rng):
+    level, spread, enters = np.array([[0.2, -0.3]]), np.array([0.4, 0.8]), np.array([[0.9, 0.5]])
+    offer, live = np.array([[0.3, -0.1]]), np.array([[0.5, 0.5]])
+    chance, slope = _top(level, spread, enters, offer, live)
+    bids = np.where(rng.random((PLAYED, 2)) < enters, level + spread * rng.standard_normal((PLAYED, 2)), -np.inf)
+    ours = offer[0, rng.integers(0, 2, PLAYED)]
+    assert chance[0] == pytest.approx((bids.max(axis=1) < ours).mean(), abs=0.005)
+    near, _ = _top(level + 1e-6, spread, enters, offer, live)
+    assert slope[0] == pytest.approx((near[0] - chance[0]) / 1e-6, rel=1e-4)
+
+
+def test_auctions_are_not_lost_where_we_won_no_impression(ads):
+    """Rivals bid most at the hours and on the days that show no impression of ours."""
+    unseen = ~np.isfinite(ads.log_bid)
+    assert unseen.any()
+    assert (ads.auctions > 0.0).all()
+    usual = ads.auctions.mean(axis=0)
+    assert (np.abs(np.log(ads.auctions / usual))[unseen] < 0.5).all()
+    by_hour = ads.hourly_auctions.sum(axis=1)
+    assert (ads.hourly_auctions[:, :, 0][~unseen[:, 0]] > 0.0).all()
+    np.testing.assert_allclose(by_hour[~unseen], ads.auctions[~unseen], rtol=0.15)
