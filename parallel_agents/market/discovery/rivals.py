@@ -49,8 +49,8 @@ _LARGEST_STEP = 0.5  # of a log bid
 _CLOSE = 1e-4  # steps are Newton's: the next one would be its square
 _INFORMATIVE = 10.0  # precision of a level, beside 1 of its prior
 _VAGUE = 1e-3  # precision of what nothing is known of before
-_MEMORIES = np.array([0.0, 0.2, 0.4, 0.6, 0.7, 0.8, 0.9, 0.95, 0.98])  # share of the drift that is left a day later
-_STEPS_OF_DRIFT = np.geomspace(0.005, 0.4, 16)
+_MEMORIES = np.array([0.0, 0.4, 0.6, 0.75, 0.85, 0.92, 0.97])  # share of the drift that is left a day later
+_STEPS_OF_DRIFT = np.geomspace(0.008, 0.4, 36)  # closer to each other than 70 days can tell apart
 _OTHER_NOISE = (0.0, 0.02, 0.05, 0.1)  # of one rival and day, beyond that of sampling
 
 
@@ -234,6 +234,7 @@ class _Rivals:
     bidding: dict[int, _Bidding]
     entered: tuple[Floats, Floats]  # share of auctions and its error, (G, M) each
     hours: Fit | None = None
+    common: Floats | None = None  # (D, D): covariance of the errors that the levels of all rivals share
 
     @classmethod
     def of(
@@ -266,9 +267,16 @@ class _Rivals:
             for r, b in self.bidding.items()
         }
         hours = self.hours and _wider(self.hours, [v.hours for v in variants if v.hours is not None])
+        apart = [
+            np.mean(
+                [v.bidding[r].days.values - b.days.values for r, b in self.bidding.items() if r in v.bidding], axis=0
+            )
+            for v in variants
+        ]
         share, error = self.entered
         error = np.sqrt(error**2 + np.sum([(v.entered[0] - share) ** 2 for v in variants], axis=0))
-        return replace(self, bidding=bidding, hours=hours, entered=(share, error))
+        common = np.array(apart).T @ np.array(apart)
+        return replace(self, bidding=bidding, hours=hours, entered=(share, error), common=common)
 
 
 def _wider(fit: Fit, variants: list[Fit]) -> Fit:
@@ -512,7 +520,7 @@ def _fit_days(ads: AdHistory, known: _Rivals) -> _Daily:
     size = designs[0].shape[1]
     daily = {r: b.days for r, b in bidding.items()}
     centre = float(np.mean([fit.values.mean() for fit in daily.values()]))
-    gap = np.abs(day[:, None] - day)
+    gap, common = np.abs(day[:, None] - day), 0.0 if known.common is None else known.common
     fits: list[Fit] = []
     likelihoods: list[float] = []
     steps: list[float] = []
@@ -535,7 +543,7 @@ def _fit_days(ads: AdHistory, known: _Rivals) -> _Daily:
             xx[block, block], xy[block] = x.T @ s @ x, x.T @ s @ v
             yy += float(v @ s @ v)
         for memory, step in product(_MEMORIES, _STEPS_OF_DRIFT):
-            drift = step**2 / (1.0 - memory**2) * memory**gap
+            drift = step**2 / (1.0 - memory**2) * memory**gap + common
             inner = np.linalg.inv(np.linalg.inv(drift) + total)  # the drift's covariance given the levels
             info = xx - x_side.T @ inner @ x_side + _VAGUE * np.eye(len(xx))
             covariance = np.asarray(np.linalg.inv(info), np.float64)
