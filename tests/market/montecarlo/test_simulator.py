@@ -111,10 +111,10 @@ def test_all_action_methods_give_the_same_episodes(patterns):
             return 9
 
     with simulator(patterns) as simulation:
-        batches = [run(simulation, agent, 12).experiences for agent in (Fixed(), Many(), Waiting())]
+        batches = [run(simulation, agent, 24).experiences for agent in (Fixed(), Many(), Waiting())]
     assert len({e.cost for e in batches[0]}) > 6
     with simulator(patterns) as simulation:
-        again = [run(simulation, Fixed(), 12).experiences for _ in range(3)]
+        again = [run(simulation, Fixed(), 24).experiences for _ in range(3)]
     for one, other in zip(batches, again, strict=True):
         assert same(one, other)
 
