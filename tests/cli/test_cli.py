@@ -88,3 +88,9 @@ def test_a_reader_that_closes_the_pipe_is_no_failure() -> None:
     ended = run_process("bash", "-o", "pipefail", "-c", line)
     assert "Traceback" not in ended.err
     assert ended.code == 0, ended.err
+
+
+def test_the_package_can_be_run_as_a_module() -> None:
+    ended = run_process(sys.executable, "-m", "parallel_agents", "--version")
+    assert ended.code == 0, ended.err
+    assert ended.out.startswith("parallel-agents ")
