@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import importlib
 import time
 from dataclasses import replace
 
@@ -306,11 +307,18 @@ def test_invalid_arguments_are_refused(patterns):
             run(simulation, object())
 
 
+@pytest.fixture(scope="module")
+def imported_ray() -> None:
+    """Import Ray before the test: it adds a folder of its own to sys.path, which no test may leave changed."""
+    importlib.import_module("ray")
+
+
 @pytest.mark.slow
+@pytest.mark.usefixtures("imported_ray")
 def test_worlds_on_ray_give_the_same_experiences_in_the_order_of_the_worlds(patterns):
     cluster = RayCluster(None, workers=2)
     try:
-        for agent in (Fixed(), ExternalUpdateAgent(DQN((46,), 28, hidden=(8,)))):
+        for agent in (Fixed(), ExternalUpdateAgent(DQN((48,), 28, hidden=(8,)))):
             with simulator(patterns) as here, simulator(patterns, concurrent=5, cluster=cluster) as there:
                 wanted, found = run(here, agent, 20), run(there, agent, 20)
             assert not found.failures
