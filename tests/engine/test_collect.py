@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import gymnasium
+import numpy as np
 import pytest
 
 from examples.cleanup import Cleanup
@@ -17,6 +18,7 @@ from examples.tag import Tag
 from examples.treasure_hunt import TreasureHunt
 from parallel_agents.core.config import merge
 from parallel_agents.core.errors import NonFiniteError
+from parallel_agents.engine.collect import add_rewards
 from parallel_agents.env.adapters.gymnasium import gymnasium_environment
 from parallel_agents.games import Recorder
 
@@ -136,3 +138,18 @@ def test_a_hook_in_python_is_named() -> None:
     game = TreasureHunt(config=BASE)
     game.observe = game.observe
     assert game.prepare().loop.why_not_compiled() == "TreasureHunt.observe() is written in Python"
+
+
+def test_rewards_are_added_to_returns_and_to_the_episodes_that_go_on_or_end() -> None:
+    """Two agents in two worlds, worked out by hand; the last one ended earlier."""
+    alive = np.array([[True, True], [True, False]])
+    acting = np.array([[True, False], [True, False]])
+    rewards = np.array([[1.0, 2.0], [3.0, 0.0]], np.float32)
+    terminated, truncated = np.array([[[False, True], [False, False]], [[False, False], [True, False]]])
+    returns, running, finished = np.full((2, 2), 10.0), np.full((2, 2, 2), 4.0), np.zeros((3, 2))
+    assert add_rewards(alive, acting, rewards, terminated, truncated, returns, running, finished) == 2
+    assert returns.tolist() == [[11.0, 12.0], [13.0, 10.0]]
+    assert running.tolist() == [[[5.0, 0.0], [0.0, 4.0]], [[5.0, 0.0], [0.0, 4.0]]]
+    assert finished.tolist() == [[1.0, 1.0], [6.0, 7.0], [5.0, 5.0]]
+    rewards[1, 0] = np.nan
+    assert add_rewards(alive, acting, rewards, terminated, truncated, returns, running, finished) == -1 - 2
