@@ -1,14 +1,14 @@
-"""The cache of compiled kernels on disk: renewed by every edit of a kernel, shared by processes and installations.
+"""The cache of compiled kernels on disk: renewed by every edit that matters, shared by processes and installations.
 
 numba recompiles a cached function when its file has changed, but not when a function that it calls, or a constant
-that it reads, has changed in another file. So the name of the cache folder holds a hash of all sources that kernels
-are compiled from: an edit of any of them starts with an empty folder. Installations with equal sources share a folder,
-wherever they are.
+that it reads, has changed in another file. So the functions of a module are stored in a folder whose name holds a hash
+of the module and of everything that it imports from this package, directly or not: an edit recompiles the modules that
+can see it, and no others. Functions from outside this package may call any kernel: their folder, which is numba's own
+cache folder, is named by a hash of all of them. Installations with equal sources share folders, wherever they are.
 
-The folder is `$XDG_CACHE_HOME/parallel_agents/numba/kernels-<hash>`, or `$NUMBA_CACHE_DIR/kernels-<hash>` where that is
-set. A folder that cannot be written, or that others may write into, is not used, since numba unpickles what it finds
-there: a private temporary folder is used instead and removed at the end. Folders of older hashes are removed, except
-the newest few and those in use.
+All folders are below `$XDG_CACHE_HOME/parallel_agents/numba`, or below `$NUMBA_CACHE_DIR` where that is set. If that
+cannot be written, or if others may write into it, it is not used, since numba unpickles what it finds there: a private
+temporary folder is used instead and removed at the end. Folders that nobody has used for some days are removed.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import shutil
 import stat
 import tempfile
 import time
-from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -31,120 +31,110 @@ import numba
 from numba.core.caching import CompileResultCacheImpl, FunctionCache, UserProvidedCacheLocator
 
 PACKAGE = Path(__file__).parents[1]
-HEAD, MARK = "kernels-", "in_use"
-"""Start of every folder's name, and the file in it whose lock says that a process uses the folder."""
-KEPT = 12
-"""Number of newest folders that are kept, so that several checkouts and branches can be used in turn."""
+HEAD = "kernels-"
+"""Start of every folder's name."""
+DAYS_KEPT = 7
 _IMPORT = re.compile(r"^from (parallel_agents[\w.]*) import (\([^)]*\)|.*)", re.MULTILINE)
 COMPILE_PATIENCE = 300.0
 """Seconds to wait for another process that compiles a function; then this one compiles it too."""
-_held: list[int] = []
-"""Descriptors of the locks that mark folders as in use; open until this process ends."""
 _compiling: dict[str, tuple[int, int]] = {}
 """Lock files that this process holds while it compiles: descriptor, and how often it was taken."""
 
 
-def kernel_hash(package: Path) -> str:
-    """Return a hash of every source that kernels are compiled from: their modules, and the modules they import from."""
-    texts = {path: path.read_text(encoding="utf-8") for path in sorted(package.rglob("*.py"))}
-    sources = {path for path, text in texts.items() if "from parallel_agents.core.compiled import" in text}
-    sources |= {path for kernel in sources for path in _imported(package, texts[kernel]) if path in texts}
+@cache
+def _text(path: Path) -> str:
+    return path.read_text(encoding="utf-8")
+
+
+@cache
+def _imported(path: Path, package: Path) -> frozenset[Path]:
+    """Return the files of the package that a source file imports from."""
+    found = set()
+    for module, names in _IMPORT.findall(_text(path)):
+        for name in (module, *(f"{module}.{word}" for word in re.findall(r"\w+", names))):
+            place = package.parent.joinpath(*name.split("."))
+            found |= {file for file in (place.with_suffix(".py"), place / "__init__.py") if file.is_file()}
+    return frozenset(found)
+
+
+@cache
+def source_hash(*paths: Path, package: Path = PACKAGE) -> str:
+    """Return a hash of source files and of all that they import from the package, directly or not."""
+    seen: set[Path] = set()
+    new = set(paths)
+    while new:
+        seen |= new
+        new = {file for path in new for file in _imported(path, package)} - seen
     digest = hashlib.sha256(numba.__version__.encode())
-    for path in sorted(sources):
-        digest.update(f"{path.relative_to(package)}:{len(texts[path])}:{texts[path]}".encode())
+    for path in sorted(seen):
+        place = path.relative_to(package) if path.is_relative_to(package) else path.name
+        digest.update(f"{place}:{len(_text(path))}:{_text(path)}".encode())
     return digest.hexdigest()[:16]
 
 
-def _imported(package: Path, text: str) -> Iterator[Path]:
-    """Yield the paths where the modules may be that this source text imports from."""
-    for module, names in _IMPORT.findall(text):
-        for name in (module, *(f"{module}.{word}" for word in re.findall(r"\w+", names))):
-            yield package.parent.joinpath(*name.split(".")).with_suffix(".py")
+def kernel_hash(package: Path = PACKAGE) -> str:
+    """Return a hash of every source that kernels are compiled from."""
+    marked = "from parallel_agents.core.compiled import"
+    return source_hash(*(path for path in package.rglob("*.py") if marked in _text(path)), package=package)
 
 
-def cache_folder(package: Path) -> Path:
-    """Return the folder for the kernels of a package with its present sources: writable, and marked as in use."""
-    base = _base()
-    folder = base / f"{HEAD}{kernel_hash(package)}"
+def usable_base() -> Path:
+    """Return the folder below which all kernels are stored: the user's, or a private one for this process only."""
+    base = Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "parallel_agents", "numba")
+    if setting := os.environ.get("NUMBA_CACHE_DIR"):
+        given = Path(setting).absolute()
+        # a process that was started by another one finds what that one has set
+        base = given.parent if given.name.startswith(HEAD) else given / "parallel_agents"
     try:
-        _hold(folder)
+        if not base.is_absolute():
+            raise FileNotFoundError(f"{base} is relative: there is no home folder, or XDG_CACHE_HOME is not absolute")
+        base.mkdir(mode=0o700, parents=True, exist_ok=True)
+        status = base.lstat()
+        if status.st_uid != os.getuid() or status.st_mode & 0o022 or not stat.S_ISDIR(status.st_mode):
+            raise PermissionError(f"{base} does not belong to this user, or others may write into it")
+        os.utime(base)
+        tempfile.TemporaryFile(dir=base).close()
     except OSError as error:
-        folder = Path(tempfile.mkdtemp(prefix="parallel_agents-")) / folder.name
-        folder.mkdir()
-        atexit.register(shutil.rmtree, folder.parent, ignore_errors=True)
+        base = Path(tempfile.mkdtemp(prefix="parallel_agents-"))
+        atexit.register(shutil.rmtree, base, ignore_errors=True)
         logging.getLogger(__name__).info("compiled kernels are cached for this process only: %s", error)
-    else:
-        sweep(base)
+    return base
+
+
+def folder_of(name: str) -> Path:
+    """Return the folder with this name, made anew if it is missing, and remember that it is in use."""
+    folder = _base / f"{HEAD}{name}"
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    os.utime(folder)
     return folder
 
 
-def _base() -> Path:
-    """Return the folder below which the caches of all hashes are."""
-    if setting := os.environ.get("NUMBA_CACHE_DIR"):
-        folder = Path(setting).absolute()
-        return folder.parent if folder.name.startswith(HEAD) else folder  # set by the process that started this one
-    return Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "parallel_agents", "numba")
-
-
-def _hold(folder: Path) -> None:
-    """Make a folder and mark it as in use until this process ends; raise OSError if it cannot be used."""
-    if not folder.is_absolute():
-        raise FileNotFoundError(f"{folder} is relative: there is no home folder, or XDG_CACHE_HOME is not absolute")
-    while True:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        status = folder.lstat()
-        if status.st_uid != os.getuid() or status.st_mode & 0o022 or not stat.S_ISDIR(status.st_mode):
-            raise PermissionError(f"{folder} does not belong to this user, or others may write into it")
-        try:
-            mark = os.open(folder / MARK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
-        except FileNotFoundError:  # another process has removed the folder meanwhile
-            continue
-        fcntl.flock(mark, fcntl.LOCK_SH)
-        if os.fstat(mark).st_nlink:
-            _held.append(mark)
-            os.utime(folder)
-            return
-        os.close(mark)  # the folder was removed after the file was opened and before it was locked
-
-
 def sweep(base: Path) -> None:
-    """Remove the folders of older hashes, except the newest few and those that a process uses."""
-    for folder in sorted(base.glob(f"{HEAD}*"), key=_last_used)[:-KEPT]:
+    """Remove the folders that no process has used for some days."""
+    oldest = time.time() - DAYS_KEPT * 86400
+    for folder in base.glob(f"{HEAD}*"):
         try:
-            mark = os.open(folder / MARK, os.O_RDWR | os.O_NOFOLLOW)
-        except OSError:
-            continue  # not a folder of this module, or another process is removing it
-        try:
-            fcntl.flock(mark, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            removed = folder.rename(folder.with_name(f"removed-{os.getpid()}-{folder.name}"))
-            shutil.rmtree(removed, ignore_errors=True)
-        except OSError:
-            continue  # in use
-        finally:
-            os.close(mark)
-    for leftover in base.glob("removed-*"):  # of a process that was killed while it removed them
-        shutil.rmtree(leftover, ignore_errors=True)
-
-
-def _last_used(folder: Path) -> float:
-    """Return when a folder was used last; 0 if it is gone."""
-    try:
-        return folder.lstat().st_mtime
-    except FileNotFoundError:
-        return 0.0
+            if folder.lstat().st_mtime < oldest:
+                shutil.rmtree(folder, ignore_errors=True)
+        except FileNotFoundError:
+            continue  # another process has removed it
 
 
 class _PackageLocator(UserProvidedCacheLocator):  # type: ignore[misc]
-    """Store functions of this package by their place in it, not by the folder that it is installed in."""
+    """Store functions of this package by module and by the sources that they are compiled from."""
 
-    @classmethod
-    def get_suitable_cache_subpath(cls, py_file: str) -> str:
-        """Return the folder for the functions of a file, below that of the cache."""
-        return ".".join(Path(py_file).relative_to(PACKAGE).with_suffix("").parts)
+    def __init__(self, py_func: Any, py_file: str) -> None:
+        super().__init__(py_func, py_file)
+        module = ".".join(Path(py_file).relative_to(PACKAGE).with_suffix("").parts)
+        self._cache_path = str(_base / f"{HEAD}{module}-{source_hash(Path(py_file))}")
 
     def get_source_stamp(self) -> str:
-        """Return a constant: the name of the cache's folder holds a hash of all sources."""
+        """Return a constant: the name of the folder holds a hash of all sources."""
         return "package"
+
+    def ensure_cache_path(self) -> None:
+        """Make the folder, and remember that it is in use."""
+        folder_of(Path(self._cache_path).name.removeprefix(HEAD))
 
     @classmethod
     def from_function(cls, py_func: Any, py_file: str) -> Any:
@@ -191,6 +181,7 @@ class SharedCache(FunctionCache):  # type: ignore[misc]
         """Take the lock of this function; return True if this process has it already, as functions may be nested."""
         file, times = _compiling.get(self._path, (-1, 0))
         if not times:
+            self._impl.locator.ensure_cache_path()
             file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
             give_up = time.monotonic() + COMPILE_PATIENCE
             while time.monotonic() < give_up:
@@ -210,6 +201,8 @@ class SharedCache(FunctionCache):  # type: ignore[misc]
             os.close(file)
 
 
+_base = usable_base()
+sweep(_base)
 # Set in the environment, so that worker processes use the same folder; `reload_config` makes numba read it again.
-os.environ["NUMBA_CACHE_DIR"] = str(cache_folder(PACKAGE))
+os.environ["NUMBA_CACHE_DIR"] = str(folder_of(kernel_hash()))
 numba.config.reload_config()

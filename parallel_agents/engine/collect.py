@@ -20,9 +20,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from parallel_agents.algorithms.acting_kernels import Policy, Scratch, Turn, act
-from parallel_agents.core import PACKAGE
 from parallel_agents.core.compiled import njit
 from parallel_agents.core.errors import ContractError
+from parallel_agents.core.kernel_cache import source_hash
 from parallel_agents.core.types import Array
 from parallel_agents.kernels.intrinsics import bits32
 from parallel_agents.replay.ring import RingArrays, add_turn
@@ -273,16 +273,16 @@ def _store_columns(store: Store, turn: Turn) -> None:
 def collector(reset: Kernel, begin_turn: Kernel, observe: Kernel, apply: Kernel) -> Kernel:
     """Return `_collect` compiled for one kind of world.
 
-    numba stores compiled code under the name of a function, so each kind of world gives its own. Worlds that come from
-    outside this package put a hash of their source into it, since numba itself looks only at the file of `_collect`.
+    numba stores compiled code under the name of a function, so each kind of world gives its own, with a hash of the
+    sources of the world in it: the cache itself looks only at what this module imports.
     """
     functions = {"reset": reset, "begin_turn": begin_turn, "observe": observe, "apply": apply}
     codes = [(own.py_func.__module__, own.py_func.__code__) for own in functions.values()]  # type: ignore[attr-defined]
     paths = [Path(code.co_filename) for _, code in codes]
     digest = hashlib.sha256(repr([(module, code.co_qualname) for module, code in codes]).encode())
     stored = all(path.is_file() for path in paths)  # not in a notebook
-    for path in sorted({path for path in paths if stored and not path.is_relative_to(PACKAGE)}):
-        digest.update(path.read_bytes())
+    if stored:
+        digest.update(source_hash(*paths).encode())
     name = f"collect_{digest.hexdigest()[:12]}"
     bound = FunctionType(_collect.__code__, {**globals(), **functions}, name)
     bound.__qualname__ = name

@@ -14,20 +14,50 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from parallel_agents.core.kernel_cache import HEAD, KEPT, MARK, PACKAGE, SharedCache, kernel_hash, sweep
+from parallel_agents.core import kernel_cache
+from parallel_agents.core.kernel_cache import DAYS_KEPT, HEAD, PACKAGE, SharedCache, kernel_hash, sweep
 from parallel_agents.kernels.optimizer import squared_norm
 
 FOLDER = "import numba, parallel_agents.core.kernel_cache\nprint(numba.config.CACHE_DIR)\n"
 CALLER = """
-import numpy as np
 from parallel_agents.core.compiled import njit
-from parallel_agents.core.seeding import draw
+from parallel_agents.callee import doubled
 
 @njit(cache=True)
-def words(turn):
-    return draw(np.uint64(1), np.uint64(2), np.uint64(3), np.uint64(turn), np.uint64(4), np.uint64(5))
+def quadrupled(x):
+    return 2 * doubled(x)
 """
-CALL = "from parallel_agents.caller import words\nprint(words(6), sum(words.stats.cache_hits.values()))\n"
+CALLEE = """
+from parallel_agents.core.compiled import njit
+from parallel_agents.constants import TWICE
+
+@njit(cache=True)
+def doubled(x):
+    return TWICE * x
+"""
+BYSTANDER = """
+from parallel_agents.core.compiled import njit
+
+@njit(cache=True)
+def halved(x):
+    return x / 2
+"""
+OUTSIDE = """
+import numba
+from parallel_agents.callee import doubled
+
+@numba.njit(cache=True)
+def increased(x):
+    return doubled(x) + 1
+"""
+CALL = """
+from parallel_agents.caller import quadrupled
+from parallel_agents.bystander import halved
+from outside import increased
+
+for function in (quadrupled, halved, increased):
+    print(function(6), sum(function.stats.cache_hits.values()))
+"""
 
 
 def in_process(checkout: Path, script: str = "", **environment: str) -> list[str]:
@@ -39,31 +69,30 @@ def in_process(checkout: Path, script: str = "", **environment: str) -> list[str
     return ended.stdout.splitlines()
 
 
-def test_cached_kernels_notice_a_changed_callee_in_another_file(tmp_path: Path) -> None:
-    shutil.copytree(PACKAGE, tmp_path / "parallel_agents", ignore=shutil.ignore_patterns("__pycache__"))
-    (tmp_path / "parallel_agents" / "caller.py").write_text(CALLER)
-    cache = {"NUMBA_CACHE_DIR": str(tmp_path / "cache")}
-    before, first = in_process(tmp_path, CALL, **cache)
-    assert list(Path(first).rglob("caller.words*.nbc"))
-    seeding = tmp_path / "parallel_agents" / "core" / "seeding.py"
-    text = seeding.read_text()
-    assert text.count("for _ in range(10):") == 1
-    seeding.write_text(text.replace("for _ in range(10):", "for _ in range(9):"))
-    edited, other = in_process(tmp_path, CALL, **cache)
-    assert edited != before
-    assert other != first
+def checkout(folder: Path) -> Path:
+    """Return a folder with a copy of the package's core and some kernels that call each other."""
+    package = folder / "parallel_agents"
+    shutil.copytree(PACKAGE / "core", package / "core", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(PACKAGE / "__init__.py", package)
+    sources = {"caller": CALLER, "callee": CALLEE, "bystander": BYSTANDER, "constants": "TWICE = 2\n"}
+    for name, text in sources.items():
+        (package / f"{name}.py").write_text(text)
+    (folder / "outside.py").write_text(OUTSIDE)
+    return folder
+
+
+def test_an_edit_recompiles_what_can_see_it_and_nothing_else(tmp_path: Path) -> None:
+    own, cache = checkout(tmp_path / "own"), {"NUMBA_CACHE_DIR": str(tmp_path / "cache")}
+    assert in_process(own, CALL, **cache)[:-1] == ["24 0", "3.0 0", "13 0"], "all of it is compiled"
+    assert in_process(own, CALL, **cache)[:-1] == ["24 1", "3.0 1", "13 1"], "all of it is loaded"
+    (own / "parallel_agents" / "constants.py").write_text("TWICE = 3\n")  # two imports away from the caller
+    assert in_process(own, CALL, **cache)[:-1] == ["36 0", "3.0 1", "19 0"]
 
 
 def test_installations_with_equal_sources_share_compiled_kernels(tmp_path: Path) -> None:
-    printed = []
-    for place in ("one", "other"):
-        package = tmp_path / place / "parallel_agents"
-        shutil.copytree(PACKAGE, package, ignore=shutil.ignore_patterns("__pycache__"))
-        (package / "caller.py").write_text(CALLER)
-        printed.append(in_process(tmp_path / place, CALL, NUMBA_CACHE_DIR=str(tmp_path / "cache"))[0].rsplit(" ", 1))
-    (first, compiled), (second, loaded) = printed
-    assert first == second
-    assert (compiled, loaded) == ("0", "1"), "the second installation loads what the first one has compiled"
+    for place, hits in (("one", "0"), ("other", "1")):
+        printed = in_process(checkout(tmp_path / place), CALL, NUMBA_CACHE_DIR=str(tmp_path / "cache"))
+        assert printed[:2] == [f"24 {hits}", f"3.0 {hits}"]
 
 
 def test_the_hash_covers_kernels_and_what_they_import_but_no_other_source(tmp_path: Path) -> None:
@@ -80,14 +109,17 @@ def test_the_hash_covers_kernels_and_what_they_import_but_no_other_source(tmp_pa
         ("engine/collect.py", True),
         ("workflows/network/scenario.py", True),  # constants only: compiled into the kernels of the simulator
         ("market/simulation/world_arrays.py", True),
-        ("algorithms/dqn.py", False),
         ("cli/doctor.py", False),
     ):
         path = package / source
         original = path.read_bytes()
         path.write_bytes(original + b"\n# edited\n")
+        for read in (kernel_cache._text, kernel_cache._imported, kernel_cache.source_hash):
+            read.cache_clear()
         assert (kernel_hash(package) != before) is counts, source
         path.write_bytes(original)
+    for read in (kernel_cache._text, kernel_cache._imported, kernel_cache.source_hash):
+        read.cache_clear()
 
 
 def test_numba_is_imported_in_one_place() -> None:
@@ -111,71 +143,40 @@ def test_the_users_folder_is_used_and_shared_with_started_processes(tmp_path: Pa
 
 @pytest.mark.parametrize("trouble", ["read-only", "open to others", "a link"])
 def test_a_folder_that_is_unsafe_or_not_writable_is_replaced_by_a_private_one(tmp_path: Path, trouble: str) -> None:
-    base = tmp_path / "cache"
-    folder = base / f"{HEAD}{kernel_hash(PACKAGE)}"
+    base = tmp_path / "cache" / "parallel_agents"
     if trouble == "read-only":
-        base.write_text("a file where the folder should be: nobody, not even root, can write below it")
+        base.parent.write_text("a file where the folder should be: nobody, not even root, can write below it")
     elif trouble == "open to others":
-        folder.mkdir(parents=True)
-        folder.chmod(0o777)
+        base.mkdir(parents=True)
+        base.chmod(0o777)
     else:
-        base.mkdir()
+        base.parent.mkdir()
         (tmp_path / "elsewhere").mkdir()
-        folder.symlink_to(tmp_path / "elsewhere")
-    (used,) = in_process(PACKAGE.parent, NUMBA_CACHE_DIR=str(base), TMPDIR=str(tmp_path))
+        base.symlink_to(tmp_path / "elsewhere")
+    (used,) = in_process(PACKAGE.parent, NUMBA_CACHE_DIR=str(base.parent), TMPDIR=str(tmp_path))
     assert Path(used).parent.parent == tmp_path
     assert Path(used).parent.name.startswith("parallel_agents-")
     assert not Path(used).exists()  # removed with the process
     assert not list(tmp_path.glob("elsewhere/*"))
 
 
-def test_a_sweep_keeps_the_newest_folders_and_those_in_use(tmp_path: Path) -> None:
-    for age in range(KEPT + 3):
-        folder = tmp_path / f"{HEAD}{age}"
-        folder.mkdir()
-        (folder / MARK).touch()
-        (folder / "kernel.nbc").touch()
-        os.utime(folder, (1000 - age, 1000 - age))
-    (tmp_path / "removed-1-kernels-x").mkdir()
-    (tmp_path / "somebody's").mkdir()
-    user = (
-        "import fcntl, sys; f = open(sys.argv[1]); fcntl.flock(f, fcntl.LOCK_SH); print(flush=True); sys.stdin.read()"
-    )
-    oldest = tmp_path / f"{HEAD}{KEPT + 2}"
-    started = [sys.executable, "-c", user, str(oldest / MARK)]
-    with subprocess.Popen(started, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
-        assert process.stdout is not None
-        process.stdout.readline()
-        sweep(tmp_path)
-        process.communicate(b"", timeout=30)
-    kept = {f"{HEAD}{age}" for age in range(KEPT)} | {oldest.name, "somebody's"}
-    assert {path.name for path in tmp_path.iterdir()} == kept
-    assert (oldest / "kernel.nbc").exists()
-    sweep(tmp_path)  # its user has ended
-    assert not oldest.exists()
+def test_a_sweep_removes_only_folders_of_kernels_that_nobody_has_used_for_days(tmp_path: Path) -> None:
+    for name, days in ((f"{HEAD}old", DAYS_KEPT + 1), (f"{HEAD}new", DAYS_KEPT - 1), ("somebody's", DAYS_KEPT + 1)):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "kernel.nbc").touch()
+        os.utime(tmp_path / name, (time.time() - days * 86400,) * 2)
+    sweep(tmp_path)
+    assert {path.name for path in tmp_path.iterdir()} == {f"{HEAD}new", "somebody's"}
 
 
-def test_processes_that_start_and_sweep_at_once_never_lose_their_folder(tmp_path: Path) -> None:
-    script = (
-        "import os, sys, pathlib; os.environ['NUMBA_CACHE_DIR'] = sys.argv[1]\n"
-        "from parallel_agents.core import kernel_cache\n"
-        "base = pathlib.Path(sys.argv[1])\n"
-        "for count in range(60):\n"
-        "    folder = base / f'kernels-{(count * int(sys.argv[2])) % 11}'\n"
-        "    kernel_cache._hold(folder)\n"
-        "    kernel_cache.sweep(base)\n"
-        "    (folder / 'kernel.nbc').write_text('')\n"
-        "    os.close(kernel_cache._held.pop())\n"
+def test_a_function_is_stored_though_its_folder_was_removed_meanwhile(tmp_path: Path) -> None:
+    own = checkout(tmp_path / "own")
+    removal = (
+        f"import shutil\nfrom parallel_agents.caller import quadrupled\nshutil.rmtree({str(tmp_path / 'cache')!r})\n"
     )
-    variables = {**os.environ, "PYTHONPATH": str(PACKAGE.parent)}
-    started = [
-        subprocess.Popen(
-            [sys.executable, "-c", script, str(tmp_path), str(stride)], env=variables, stderr=subprocess.PIPE
-        )
-        for stride in (1, 3, 7)
-    ]
-    errors = [process.communicate(timeout=100)[1].decode() for process in started]
-    assert [process.returncode for process in started] == [0, 0, 0], errors
+    cache = {"NUMBA_CACHE_DIR": str(tmp_path / "cache")}
+    assert in_process(own, removal + CALL, **cache)[0] == "24 0"
+    assert in_process(own, CALL, **cache)[0] == "24 1"
 
 
 AT_ONCE = """
@@ -191,7 +192,7 @@ for own in ({names},):
 
 def test_of_two_processes_that_need_a_function_at_once_one_compiles_it(tmp_path: Path) -> None:
     names = [f"scaled_{i}" for i in range(12)]
-    shutil.copytree(PACKAGE, tmp_path / "parallel_agents", ignore=shutil.ignore_patterns("__pycache__"))
+    checkout(tmp_path)
     body = "".join(f"@njit(cache=True)\ndef {own}(x):\n    return x.sum() / 4 + {i}\n\n" for i, own in enumerate(names))
     (tmp_path / "parallel_agents" / "many.py").write_text(f"from parallel_agents.core.compiled import njit\n\n{body}")
     begun = [
