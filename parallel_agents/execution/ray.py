@@ -168,14 +168,21 @@ class RayCluster:
         Ray calls it again elsewhere if the node is lost, so its result must follow from its arguments alone.
         """
         options = _options(resources or {"CPU": 1.0})
-        return self.ray.remote(function).options(**options, max_retries=TASK_RETRIES).remote(*arguments)
+        with self.storing():
+            return self.ray.remote(function).options(**options, max_retries=TASK_RETRIES).remote(*arguments)
 
     def put(self, value: Any) -> Any:
         """Store a value once and return a reference to it; raise RunError if there is no room."""
-        try:
+        with self.storing():
             return self.ray.put(value)
+
+    @contextlib.contextmanager
+    def storing(self) -> Iterator[None]:
+        """Raise RunError with advice if Ray has no room for a value or for the arguments of a call."""
+        try:
+            yield
         except self.full_store as error:
-            raise RunError(f"{FULL_STORE} ({error})") from error
+            raise RunError(_no_room(error)) from error
 
     @property
     def full_store(self) -> tuple[type[Exception], ...]:
@@ -192,7 +199,7 @@ class RayCluster:
         except ParallelAgentsError as error:
             raise getattr(error, "cause", error) from error  # without Ray's own lines around it
         except self.full_store as error:
-            raise RunError(f"{FULL_STORE} ({error})") from error
+            raise RunError(_no_room(error)) from error
         except kinds.RayTaskError as error:
             raise RunError(f"a task on Ray failed: {error}") from error
         except kinds.RayError as error:
@@ -213,6 +220,11 @@ class RayCluster:
             if self._folder is not None:
                 shutil.rmtree(self._folder, ignore_errors=True)  # logs that Ray may still be writing
             self.connected = False
+
+
+def _no_room(error: Exception) -> str:
+    """Return advice for a full object store, with what Ray said about it."""
+    return f"{FULL_STORE} ({getattr(error, 'cause', error)})"  # the cause: without the traceback of a worker
 
 
 def _options(resources: Mapping[str, float]) -> dict[str, Any]:
@@ -356,7 +368,8 @@ class Actors:
         for index, own in enumerate(arguments):
             place = strategies.PlacementGroupSchedulingStrategy(self._group, placement_group_bundle_index=index)
             options = _options(resources) | {"max_restarts": 0, "scheduling_strategy": place}
-            self.handles.append(remote.options(**options).remote(*own))
+            with self._cluster.storing():
+                self.handles.append(remote.options(**options).remote(*own))
 
     def _compare(self, fingerprint: Mapping[str, str]) -> None:
         """Wait for all actors; refuse those on machines that would give other bytes."""
@@ -495,7 +508,7 @@ class _Worker:
     def _failure(self, round_: int, error: Exception) -> RunError:
         """Return an error of Ray as one of ours."""
         if isinstance(error, self._cluster.full_store):
-            return RunError(f"round {round_}: {FULL_STORE} ({error})")
+            return RunError(f"round {round_}: {_no_room(error)}")
         if isinstance(error, self._cluster.ray.exceptions.RayTaskError):
             return LearnerError(f"round {round_} failed in {self.name}: {error}")
         return WorkerDied(f"round {round_}: {self.name} ended: {error}")

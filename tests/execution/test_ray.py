@@ -400,30 +400,6 @@ def test_a_full_object_store_is_reported_with_advice(cluster: RayCluster, monkey
             call()
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("world_shards", [0, 2])
-def test_a_full_object_store_stops_the_run_with_advice_and_nothing_is_lost(
-    cluster: RayCluster, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, world_shards: int
-) -> None:
-    config = merge(ODD_WORLDS, {"experiment": {"epochs": 9, "checkpoint_every": 2}})
-    begun = Odd(config=merge(config, on_ray(1, world_shards)))
-    stopped = begun.prepare()
-    stopped.checkpointer = Checkpointer(stopped, tmp_path, keep_last=3)
-    put = cluster.ray.put
-
-    def full(value: Any) -> Any:
-        if stopped.epoch < 5:
-            return put(value)
-        raise cluster.ray.exceptions.ObjectStoreFullError("no room")
-
-    monkeypatch.setattr(cluster.ray, "put", full)
-    with pytest.raises(RunError, match=r"Ray's object store is full .* give it more room .*no room"):
-        begun.run_experiment()
-    resumed = Odd(config=merge(config, INLINE))
-    assert restore(resumed.prepare(), tmp_path)[0].epoch == 4
-    assert resumed.run_experiment()["digest"] == run(Odd, merge(config, INLINE))["digest"]
-
-
 def test_a_machine_with_another_fingerprint_is_refused_by_name(
     cluster: RayCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -498,6 +474,103 @@ def test_a_local_ray_runs_no_script_again_listens_on_loopback_only_and_leaves_no
         left = [pid for pid in pids if Path(f"/proc/{pid}").exists()]
     assert not left
     assert set(Path("/tmp").glob("ray-*")) <= folders
+
+
+# -- an object store that is full ---------------------------------------------------------------------------------------
+
+FULL = """
+import os, sys, time
+os.environ.update(RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER="0", RAY_AUTH_MODE="disabled", RAY_USAGE_STATS_ENABLED="0")
+from pathlib import Path
+import numpy as np
+import ray
+from parallel_agents.checkpoint import Checkpointer, restore
+from parallel_agents.core.config import merge
+from parallel_agents.core.errors import RunError
+from parallel_agents.tracking.callbacks import BaseCallback
+from tests.equivalence.worlds import Odd
+
+INLINE = {"parallel": {"backend": "inline"}}
+EPOCHS = {"experiment": {"worlds": 3, "max_turns": 8, "epochs": 7, "checkpoint_every": 2}}
+NO_DISK = {"automatic_object_spilling_enabled": False, "local_fs_capacity_threshold": 0.0}
+kept = []
+
+def on_ray(shards):
+    return {"parallel": {"backend": "ray", "num_workers": 1, "world_shards": shards, "round_deadline": 120.0}}
+
+class Fill(BaseCallback):
+    def on_epoch(self, stats):
+        if stats.epoch == 5:
+            for size in (2**24, 2**20, 2**17):
+                try:
+                    for _ in range(2**27 // size):
+                        kept.append(ray.put(np.zeros(size, np.uint8)))
+                except ray.exceptions.OutOfDiskError:
+                    pass
+
+def attempt(run):
+    began = time.monotonic()
+    try:
+        print("DIGEST", run(callbacks=[Fill()])["digest"])
+    except RunError as error:
+        print("ERROR", f"{time.monotonic() - began:.0f}", " ".join(str(error).split()))
+    until = time.monotonic() + 30.0
+    while ray.available_resources().get("CPU") != 4.0 and time.monotonic() < until:
+        time.sleep(0.1)
+    print("FREE", ray.available_resources().get("CPU"))
+
+def start(**options):
+    ray.init(address="local", num_cpus=4, include_dashboard=False, object_store_memory=80 * 2**20, log_to_driver=False,
+             logging_level="ERROR", **options)
+
+case, shards, folder = sys.argv[1], int(sys.argv[2]), Path(sys.argv[3])
+large = {"snapshots": {"world": {"width": 2000}}, "states": {"model": {"hidden": (1024,)}}}[case]
+config = merge(EPOCHS, large)
+start(_system_config=NO_DISK)
+begun = Odd(config=merge(config, on_ray(shards)))
+stopped = begun.prepare()
+stopped.checkpointer = Checkpointer(stopped, folder, keep_last=3)
+attempt(begun.run_experiment)
+attempt(Odd(config=merge(config, on_ray(shards))).run_experiment)
+kept.clear()
+resumed = Odd(config=merge(config, on_ray(shards)))
+print("EPOCH", restore(resumed.prepare(), folder)[0].epoch)
+print("DIGEST", resumed.run_experiment()["digest"])
+ray.shutdown()
+start()
+attempt(Odd(config=merge(config, on_ray(shards))).run_experiment)
+print("KEPT", sum(np.asarray(ray.get(one)).nbytes for one in kept) > 80 * 2**20)
+ray.shutdown()
+print("DIGEST", Odd(config=merge(config, INLINE)).run_experiment()["digest"])
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)  # workers import torch, on a machine that may be busy
+@pytest.mark.parametrize(("case", "shards"), [("snapshots", 0), ("snapshots", 2), ("states", 0)])
+def test_a_full_object_store_stops_the_run_with_advice_and_nothing_is_lost(
+    case: str, shards: int, tmp_path: Path
+) -> None:
+    """Fill the store of a real Ray: first where it may not use the disk, then where it may.
+
+    large: the snapshots that the run stores, or the states that a worker stores as its result.
+    """
+    command = [sys.executable, "-c", FULL, case, str(shards), tmp_path]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=880, cwd=Path(__file__).parents[2])
+    assert done.returncode == 0, done.stderr[-3000:]
+    told = [line.partition(" ")[::2] for line in done.stdout.splitlines()]
+    errors = [text for name, text in told if name == "ERROR"]
+    assert len(errors) == 2, "in the middle of a run, and at the start of another"
+    for text in errors:
+        assert re.search(r"Ray's object store is full .* give it more room .*Local disk is full", text), text
+        assert "ray::" not in text, "no traceback of a worker"
+        assert int(text.split()[0]) < 120
+    assert [text for name, text in told if name == "FREE"] == ["4.0"] * 3, "no worker is left"
+    assert ("EPOCH", "4") in told
+    assert ("KEPT", "True") in told, "more than fits was stored, so that Ray used the disk"
+    digests = [text for name, text in told if name == "DIGEST"]
+    assert len(digests) == 3, "resumed on Ray, with the disk, and inline"
+    assert len(set(digests)) == 1
 
 
 # -- nodes that are different ------------------------------------------------------------------------------------------
