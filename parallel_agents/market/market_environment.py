@@ -7,26 +7,32 @@ budget in each world. Several bidders compete with each other and with the world
 run's seed, so an evaluation, which has another seed, uses worlds that no training has seen.
 
 Whole epochs are played in compiled code, unless agents sample by event class.
+
+`MarketGym` is the market for other libraries: `gymnasium.make("parallel_agents/Market-v0", patterns="patterns.json")`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, ClassVar
 
+import gymnasium
 import numpy as np
+from numpy.typing import NDArray
 
-from parallel_agents.core.errors import ActionError, ConfigError
+from parallel_agents.core.errors import ConfigError
 from parallel_agents.core.types import Array
 from parallel_agents.engine.collect import CompiledWorld, nothing_moves, nothing_restarts
 from parallel_agents.env import Agent, ParallelEnvironment
-from parallel_agents.market.actions import LEVELS, BiddingWorld, action_form, apply, observe
+from parallel_agents.market.actions import LEVELS, BiddingMarket, action_form, apply, observe
 from parallel_agents.market.discovery import Patterns, load_patterns
+from parallel_agents.market.montecarlo import EpisodeSetting, ParallelWorldSimulator
 from parallel_agents.market.simulation import MarketWorlds
-from parallel_agents.market.world_types import World
-from parallel_agents.market.world_variants import POPULATION, create_world_variants
+from parallel_agents.market.worlds import POPULATION, World, create_world_variants
+from parallel_agents.nn import MultiDiscrete, SquashedGaussian
 
 
 class MarketEnvironment(ParallelEnvironment):
@@ -79,12 +85,9 @@ class MarketEnvironment(ParallelEnvironment):
         self.markets = [self._market(worlds) for worlds in self._groups()]
         self.market = self.markets[0]
         """The worlds of the current epoch."""
-        if options["objective"] not in ("score", "profit"):
-            raise ConfigError(f"world.objective is {options['objective']!r}: allowed is score, profit")
         self.form = action_form(options["actions"], tuple(options["levels"]), self.market)
+        self._bidding = {id(market): BiddingMarket(market, self.form, options["objective"]) for market in self.markets}
         shape = (len(self.market.names),)
-        self._rewards = np.zeros((options["agents"], self.n_worlds))
-        self._ends = np.zeros((2, *self._rewards.shape), np.bool_)
         self.agents = [Agent(model=self.make_model(shape, self.form.space)) for _ in range(options["agents"])]
 
     def _groups(self) -> list[tuple[World, ...]]:
@@ -102,17 +105,14 @@ class MarketEnvironment(ParallelEnvironment):
         return [tuple(worlds[first + i] for i in self.world_numbers) for first in range(0, pool, columns)]
 
     def _market(self, worlds: tuple[World, ...]) -> MarketWorlds:
-        options = self.config.world
+        options, same = self.config.world, ("decisions_per_day", "auctions_per_step", "budget", "attribution")
         return MarketWorlds(
             worlds,
             options["agents"],
             self.config.experiment.max_turns,
-            decisions_per_day=options["decisions_per_day"],
-            auctions_per_step=options["auctions_per_step"],
-            budget=options["budget"],
             target=options["target_cpa"],
-            attribution=options["attribution"],
             seed=self.seed,
+            **{name: options[name] for name in same},
         )
 
     def recorders(self, folder: Path) -> Sequence[Any]:
@@ -133,29 +133,71 @@ class MarketEnvironment(ParallelEnvironment):
         return self.market.observe()
 
     def apply_actions(self, actions: Any) -> Array:
-        self.market.check_goes_on()
-        rewards, self._ends = np.zeros(self._rewards.shape, np.float32), np.zeros_like(self._ends)
-        moment = self.acting, self.active, rewards, *self._ends, self.epoch, self.turn
-        if (place := apply(self._arrays(), self.form.columns(actions, self.market), *moment)) >= 0:
-            agent, world = divmod(place, self.n_worlds)
-            raise ActionError(f"{self.agents[agent].name} chose an action in world {world} that does not exist")
-        return rewards
+        return self._bidding[id(self.market)].step(actions).astype(np.float32)
 
     def dones(self) -> tuple[Array, Array]:
-        return self._ends[0], self._ends[1]
+        shape = (len(self.agents), self.n_worlds)
+        return np.full(shape, self.market.done), np.zeros(shape, np.bool_)
 
     def compiled_world(self) -> CompiledWorld | str:
         """Return the worlds of this epoch as compiled code, or what is written in Python."""
         if hook := self.hook_in_python(MarketEnvironment):
             return hook
-        return CompiledWorld(self._arrays(), nothing_restarts, nothing_moves, observe, apply)
-
-    def _arrays(self) -> BiddingWorld:
-        """Return the worlds of this epoch, as compiled code reads and writes them."""
-        by_score = self.config.world["objective"] == "score"
-        return BiddingWorld(self.market.arrays, self.form.arrays, by_score, self._rewards)
+        return CompiledWorld(self._bidding[id(self.market)].arrays, nothing_restarts, nothing_moves, observe, apply)
 
     def events(self) -> tuple[Array, Array]:
         """Return the event types (0: a crisis parent's purchase, 1: none) and values that the last turn caused."""
         caused = self.market.last.caused
         return np.where(caused[..., 2] > 0.0, 0, 1), caused[..., 1]
+
+
+class MarketGym(gymnasium.Env[NDArray[np.float32], Any]):
+    """One bidder in one of many worlds; every reset draws a world and an episode.
+
+    patterns: patterns, a patterns file or an export; "" draws a sample. Further options are those of `EpisodeSetting`.
+    """
+
+    metadata = {"render_modes": []}
+
+    def __init__(self, patterns: Patterns | str | Path = "", worlds: int = 100, seed: int = 0, **options: Any) -> None:
+        if worlds < 1:
+            raise ConfigError(f"worlds {worlds} is too few: give at least 1")
+        found = patterns if isinstance(patterns, Patterns) else load_patterns(patterns)
+        setting = EpisodeSetting(**{"actions": "paced", "threads": 1, "seed": seed, **options})
+        variants = create_world_variants(found, worlds, seed=seed)
+        self._world = lru_cache(maxsize=16)(lambda index: ParallelWorldSimulator(variants[index], setting))
+        self._worlds = worlds
+        self._current = self._world(0)
+        limit = np.full(len(self._current.names), np.inf, np.float32)
+        self.observation_space = gymnasium.spaces.Box(-limit, limit)
+        self.action_space = _space(self._current.space)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the entries of an observation."""
+        return self._current.names
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[NDArray[np.float32], dict[str, Any]]:
+        """Begin an episode; the same seed gives the same world and episode. `options` may name the `world`."""
+        super().reset(seed=seed)
+        index, episode = int(self.np_random.integers(self._worlds)), int(self.np_random.integers(2**31))
+        self._current = self._world(int((options or {}).get("world", index)))
+        return self._current.reset(seed=episode)
+
+    def step(self, action: Any) -> tuple[NDArray[np.float32], float, bool, bool, dict[str, Any]]:
+        """Return observation, reward, terminated, truncated and a dictionary with `event_type`, `value` and `cost`."""
+        if isinstance(self.action_space, gymnasium.spaces.Box):
+            low, high = (np.array(bound) for bound in (self._current.space.low, self._current.space.high))
+            action = low + (np.clip(np.asarray(action, np.float64), -1.0, 1.0) + 1.0) / 2.0 * (high - low)
+        return self._current.step(action)
+
+
+def _space(space: Any) -> gymnasium.Space[Any]:
+    """Return the space of a form of actions; continuous ones are scaled to −1 … 1."""
+    if isinstance(space, SquashedGaussian):
+        return gymnasium.spaces.Box(-1.0, 1.0, (len(space.low),))
+    if isinstance(space, MultiDiscrete):
+        return gymnasium.spaces.MultiDiscrete(list(space.sizes))
+    return gymnasium.spaces.Discrete(int(space))

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from parallel_agents.core.errors import CheckpointError, ContractError, NonFiniteError, ShapeError
 from parallel_agents.core.types import Array
-from parallel_agents.market.world_types import World, WorldType
+from parallel_agents.market.worlds import World, WorldType
 from parallel_agents.replay import ImportanceSampler, ImportanceSamplingReplayBuffer
 from parallel_agents.replay.importance_sampler import CRISIS_PARENT, REGULAR_PARENT
 
@@ -64,11 +64,6 @@ class EpisodeExperience:
     @property
     def crisis_parent_revenue(self) -> float:
         return float(self.crisis_values.sum(dtype=np.float64))
-
-    @property
-    def crisis_parent_interactions(self) -> int:
-        """Number of steps that caused a crisis parent's purchase."""
-        return int(np.count_nonzero(self.crisis_values))
 
     @property
     def profit(self) -> float:
