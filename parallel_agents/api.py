@@ -142,7 +142,7 @@ def load_run(path: str | Path, *, best: bool = False, environment: type[Environm
     else:
         game = open_environment(folder, environment)
     restore(game.prepare(), folder.path, best=best)
-    return TrainedRun(folder.path, game, read_summary(folder.path))
+    return TrainedRun(folder.path, game, read_summary(folder))
 
 
 def evaluate(

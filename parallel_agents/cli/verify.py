@@ -15,7 +15,14 @@ from parallel_agents.checkpoint import restore
 from parallel_agents.checkpoint.store import Manifest, Store
 from parallel_agents.cli.commands import Diff, Verify
 from parallel_agents.cli.output import print_result
-from parallel_agents.cli.record import open_environment, read_config, read_record, read_summary
+from parallel_agents.cli.record import (
+    differences,
+    flat_config,
+    open_environment,
+    read_config,
+    read_record,
+    read_summary,
+)
 from parallel_agents.core import __version__
 from parallel_agents.core.errors import CheckpointError, ConfigError
 from parallel_agents.core.files import plain, read_json, write_json
@@ -37,7 +44,7 @@ def verify(options: Verify) -> int:
     if options.run_dir.suffix == ".json" and options.run_dir.is_file():
         return _check_certificate(options)
     folder = RunFolder.open(options.run_dir)
-    summary = read_summary(folder.path)
+    summary = read_summary(folder)
     recorded = summary.get("digest")
     if not recorded:
         reason = summary.get("no_digest") or "it has no summary.json, so it did not finish"
@@ -51,14 +58,14 @@ def verify(options: Verify) -> int:
         "digest": recorded,
         "mode": "sampled" if options.sample else "full",
         "replayed": compared,
-        "fingerprint_differences": _differences(
+        "fingerprint_differences": differences(
             summary["fingerprint"], fingerprint(portable="arithmetic" in summary["fingerprint"])
         ),
     }
     if options.certificate is not None:
         write_json(options.certificate, make_certificate(folder, summary, result))
         result["certificate"] = str(options.certificate)
-    print_result(plain(result), _format_verified(result), as_json=options.json)
+    print_result(result, _format_verified(result), as_json=options.json)
     return 0 if equal else 1
 
 
@@ -174,7 +181,7 @@ def _sha256(data: bytes) -> str:
 def diff(options: Diff) -> int:
     """Compare two run folders; return 1 if they differ in their results."""
     one, other = RunFolder.open(options.run_dir), RunFolder.open(options.other)
-    summaries = read_summary(one.path), read_summary(other.path)
+    summaries = read_summary(one), read_summary(other)
     records = read_record(one), read_record(other)
     digests = [summary.get("digest") for summary in summaries]
     equal = digests[0] is not None and digests[0] == digests[1]
@@ -183,31 +190,20 @@ def diff(options: Diff) -> int:
         "equal": equal,
         "digests": digests,
         "epochs": [summary.get("epochs") for summary in summaries],
-        "config": _differences(_flat(one), _flat(other)),
-        "fingerprint": _differences(*(record.get("fingerprint", {}) for record in records)),
-        "version": _differences(*({"version": record.get("version"), "git": record.get("git")} for record in records)),
-        "sources": _differences(_source_hashes(one), _source_hashes(other)),
+        "config": differences(flat_config(one), flat_config(other)),
+        "fingerprint": differences(*(record.get("fingerprint", {}) for record in records)),
+        "version": differences(*({"version": record.get("version"), "git": record.get("git")} for record in records)),
+        "sources": differences(_source_hashes(one), _source_hashes(other)),
         "first_metric": None if equal else first_difference(read_metrics(one.path), read_metrics(other.path)),
         "first_tensor": None if equal else _first_tensor(one, other, agent_names(read_metrics(one.path))),
     }
-    print_result(plain(result), _format_diff(result), as_json=options.json)
+    print_result(result, _format_diff(result), as_json=options.json)
     return 0 if equal else 1
-
-
-def _flat(folder: RunFolder) -> dict[str, Any]:
-    sections = plain(read_config(folder).as_dict())
-    return {f"{section}.{key}": value for section, keys in sections.items() for key, value in keys.items()}
 
 
 def _source_hashes(folder: RunFolder) -> dict[str, str]:
     root = folder.path / "source"
     return {str(path.relative_to(root)): _sha256(path.read_bytes())[:12] for path in sorted(root.rglob("*.py"))}
-
-
-def _differences(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
-    """Return a line for each key whose values differ."""
-    keys = [key for key in dict.fromkeys([*one, *other]) if one.get(key) != other.get(key)]
-    return [f"{key}: {one.get(key)} | {other.get(key)}" for key in keys]
 
 
 def agent_names(metrics: Metrics) -> list[str]:

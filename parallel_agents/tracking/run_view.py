@@ -28,6 +28,7 @@ from parallel_agents.tracking.jsonl import MIB, JsonlTail, parse_lines, sample_j
 from parallel_agents.tracking.metric_bins import Floats, MetricsState
 from parallel_agents.tracking.metrics import FILE_NAME
 from parallel_agents.tracking.plots import LIVE_PICTURE, Panel, chart, facts, line, numbers, table
+from parallel_agents.tracking.run_folder import flat
 from parallel_agents.tracking.statistics import mean_half_width, mean_interval
 from parallel_agents.tracking.timeline import Trace, read_trace
 
@@ -470,9 +471,9 @@ class RunView:
         result |= {name.replace("_", " "): format_number(summary[name]) for name in names if name in summary}
         panels = [facts("Result", result)]
         if config:
-            panels.append(facts("Configuration", dict(_flat(config))))
+            panels.append(facts("Configuration", dict(flat(config))))
         if fingerprint:
-            panels.append(facts("Versions and fingerprint", dict(_flat(fingerprint))))
+            panels.append(facts("Versions and fingerprint", dict(flat(fingerprint))))
         return panels
 
 
@@ -516,14 +517,6 @@ def format_number(value: Any) -> str:
     if not math.isfinite(value):
         return ""
     return f"{value:,.0f}" if float(value).is_integer() or abs(value) >= 10_000 else f"{value:,.4g}"
-
-
-def _flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    for name, value in values.items():
-        if isinstance(value, dict) and value:
-            yield from _flat(value, f"{prefix}{name}.")
-        else:
-            yield f"{prefix}{name}", value
 
 
 def is_run(path: Path) -> bool:
