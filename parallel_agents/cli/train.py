@@ -35,9 +35,8 @@ from parallel_agents.tracking.logs import EventLog
 from parallel_agents.tracking.metrics import MetricsWriter, write_table
 from parallel_agents.tracking.progress import show_progress
 from parallel_agents.tracking.run_folder import RunFolder
-from parallel_agents.tracking.services import MLflowWriter, WandbWriter, load_mlflow, load_wandb
+from parallel_agents.tracking.services import SERVICES
 from parallel_agents.tracking.statistics import mean_interval
-from parallel_agents.tracking.tensorboard import TensorBoardWriter, load_tensorboard
 from parallel_agents.tracking.timeline import TraceWriter
 
 
@@ -127,17 +126,11 @@ def open_trackers(options: TrackingOptions, folder: Path | None = None) -> list[
 
     folder: the run folder; None: only check that every tracker can be made.
     """
-    loaders = {"tensorboard": load_tensorboard, "wandb": load_wandb, "mlflow": load_mlflow}
-    for name, load in loaders.items():
-        if getattr(options, name):
-            load()
+    chosen = [service for service in SERVICES if getattr(options, service.name)]
+    for service in chosen:
+        service.load()
     listeners = [load_callback(name) for name in options.listener]
-    if folder is None:
-        return []
-    trackers: list[Callback] = [TensorBoardWriter(folder / "tensorboard", root=folder)] if options.tensorboard else []
-    trackers += [WandbWriter(folder)] if options.wandb else []
-    trackers += [MLflowWriter(folder)] if options.mlflow else []
-    return [*trackers, *listeners]
+    return [] if folder is None else [*(service(folder) for service in chosen), *listeners]
 
 
 def _run_training(

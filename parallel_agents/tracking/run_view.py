@@ -1,4 +1,4 @@
-"""Read a run folder, of a finished run or of one that is still writing, and describe it as panels.
+"""Read run folders, of finished runs or of ones that are still writing, and describe one or several as panels.
 
 Nothing here talks to the run: everything comes from its files, in memory that does not grow with their length. Metrics
 are averaged over bins of epochs while they are read (`metric_bins`); a long file is sampled first, so that its whole
@@ -13,7 +13,7 @@ import os
 import re
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -24,12 +24,17 @@ import numpy as np
 from parallel_agents.core.errors import ConfigError, ParallelAgentsError
 from parallel_agents.core.files import open_folder, read_file, read_json
 from parallel_agents.core.folder_lock import is_locked
-from parallel_agents.tracking.jsonl import MIB, JsonlTail, parse_lines, sample_jsonl
-from parallel_agents.tracking.metric_bins import Floats, MetricsState
+from parallel_agents.tracking.jsonl import MIB, JsonlTail, jsonl_size, parse_lines, sample_jsonl
+from parallel_agents.tracking.metric_bins import RECENT_EPOCHS, Floats, MetricsState
 from parallel_agents.tracking.metrics import FILE_NAME
-from parallel_agents.tracking.plots import LIVE_PICTURE, Panel, chart, facts, line, numbers, table
+from parallel_agents.tracking.plots import LIVE_PICTURE, Panel, chart, facts, intervals, line, numbers, table
 from parallel_agents.tracking.run_folder import flat
-from parallel_agents.tracking.statistics import mean_half_width, mean_interval
+from parallel_agents.tracking.statistics import (
+    bootstrap_interval,
+    mean_half_width,
+    mean_interval,
+    probability_of_improvement,
+)
 from parallel_agents.tracking.timeline import Trace, read_trace
 
 Section = dict[str, Any]
@@ -133,7 +138,7 @@ class RunView:
                 self.problems[name] = found
 
     def _read_metrics(self, until: float) -> None:
-        if self._restarts == 0 and sum(part.st_size for part in _parts(self.path / FILE_NAME)) > _SAMPLE_ABOVE:
+        if self._restarts == 0 and jsonl_size(self.path / FILE_NAME) > _SAMPLE_ABOVE:
             self.metrics = MetricsState()
             self.metrics.add(b"".join(sample_jsonl(self.path / FILE_NAME, 400)))
             self._restarts, self.version = -1, self.version + 1
@@ -482,19 +487,6 @@ def section(title: str, panels: Sequence[Panel]) -> Section:
     return {"title": title, "panels": [panel for panel in panels if panel]}
 
 
-def _parts(path: Path) -> Iterator[os.stat_result]:
-    """Yield the status of every part of a metrics file."""
-    number = 0
-    while True:
-        part = path if number == 0 else path.with_name(f"{path.name}.{number}")
-        try:
-            yield os.stat(part, follow_symlinks=False)
-        except FileNotFoundError:
-            if number:
-                return
-        number += 1
-
-
 def with_interval(name: str, samples: Floats) -> Panel:
     """Return a line of the mean of (samples, p) with its 95 % t-interval."""
     mean, half = mean_half_width(samples)
@@ -540,3 +532,67 @@ def open_views(paths: Sequence[Path]) -> list[RunView]:
     if not views:
         raise ConfigError("no run to show: give a run folder, as `train` printed it, or a folder that holds some")
     return views
+
+
+# -- several runs ------------------------------------------------------------------------------------------------------
+
+
+def compare_runs(views: Sequence[RunView]) -> list[Section]:
+    """Return curves of runs, and of the settings of a sweep, side by side, and statistics of their last epochs.
+
+    They are compared by mean rewards, as Agarwal et al. (2021) advise for few seeds.
+    """
+    names = _distinct([view.name for view in views])
+    rows = [
+        [name, entry["environment"], entry["status"],
+         *(format_number(entry[key]) for key in ("epoch", "reward", "turns_per_second", "faults"))]
+        for name, entry in zip(names, (view.overview() for view in views), strict=True)
+    ]  # fmt: skip
+    sections = [
+        section("Runs", [table("", ["run", "environment", "status", "epoch", "reward", "turns/s", "faults"], rows)])
+    ]
+    groups: dict[str, Group] = {}
+    lines = []
+    for view, name in zip(views, names, strict=True):
+        for group in view.groups():
+            label = " ".join(part for part in (name if len(views) > 1 else "", group.setting) if part) or name
+            groups[label] = group
+            lines.append(with_interval(label, group.curve) | {"x": numbers(view.metrics.bins.epochs(), 9)})
+    if not groups:
+        return sections
+    over = " or ".join(sorted({group.over for group in groups.values()}))
+    note = f"95 % interval over {over}"
+    sections.append(section("Learning", [chart("Reward per epoch", [], lines, ylabel="reward", note=note)]))
+    scores = {label: group.scores[np.isfinite(group.scores)] for label, group in groups.items()}
+    scores = {label: values for label, values in scores.items() if len(values) > 1}
+    if not scores:
+        return sections
+    note = f"mean reward of the last {RECENT_EPOCHS} epochs, of {over}; 95 % bootstrap interval"
+    if over != "seeds":
+        note += "; agents of one seed are not independent: train several seeds (--seeds) to compare"
+    panels = [intervals("Interquartile mean", {label: bootstrap_interval(values) for label, values in scores.items()},
+                        xlabel="reward", note=note)]  # fmt: skip
+    first, *others = scores
+    if others:
+        better = {f"{label} > {first}": probability_of_improvement(scores[label], scores[first]) for label in others}
+        panels.append(intervals("Probability of improvement", better, xlabel=f"over {first}", reference=0.5,
+                                note="chance that a seed of the one beats a seed of the other")
+                      | {"range": [0.0, 1.0]})  # fmt: skip
+    paired = [label for label in others if groups[label].seeds == groups[first].seeds != [] and over == "seeds"
+              and len(scores[label]) == len(scores[first])]  # fmt: skip
+    if paired:
+        differences = {f"{label} − {first}": mean_interval(scores[label] - scores[first]) for label in paired}
+        panels.append(intervals("Difference on equal seeds", differences, xlabel="reward", reference=0.0,
+                                note="mean of paired differences; 95 % t-interval"))  # fmt: skip
+    sections.append(section("Comparison", panels))
+    return sections
+
+
+def _distinct(names: Sequence[str]) -> list[str]:
+    """Return the names, with a number added where one occurs twice."""
+    seen: dict[str, int] = {}
+    found = []
+    for name in names:
+        seen[name] = seen.get(name, 0) + 1
+        found.append(name if seen[name] == 1 else f"{name} ({seen[name]})")
+    return found
