@@ -26,8 +26,8 @@ from numpy.typing import NDArray
 
 from parallel_agents.core.errors import ActionError, ConfigError
 from parallel_agents.workflows.network import scenario as sc
-from parallel_agents.workflows.network.quirks import Quirks, compile_rules, version_quirks
 from parallel_agents.workflows.network.red import RedMove, parse_red_action, red_id
+from parallel_agents.workflows.network.scenario import Quirks, compile_rules, version_quirks
 from parallel_agents.workflows.network.state import NO_EXPLOIT, NO_HOST, initial_state, write_access
 from parallel_agents.workflows.network.step_kernels import ALLOWED, TARGET_NOT_ALLOWED, replay_step, write_observations
 

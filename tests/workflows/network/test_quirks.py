@@ -9,8 +9,8 @@ import pytest
 from parallel_agents.core.errors import ConfigError
 from parallel_agents.workflows.network import VERSIONS, Quirks
 from parallel_agents.workflows.network.observations import EXPLOIT_SEEN, SCAN_SEEN, classify
-from parallel_agents.workflows.network.quirks import version_quirks
 from parallel_agents.workflows.network.red import HostEvents
+from parallel_agents.workflows.network.scenario import version_quirks
 
 ON = Quirks(**{field.name: True for field in fields(Quirks)})
 OFF = Quirks(**{field.name: False for field in fields(Quirks)})
