@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, make_dataclass
+from functools import partial, reduce
 from importlib import import_module
+from operator import or_
 from pathlib import Path
-from typing import Annotated, ClassVar, Literal, get_args
+from typing import Annotated, Any, ClassVar, Literal, get_args
 
 import tyro
 
@@ -51,6 +52,13 @@ class Command:
         module, _, name = self.function.partition(":")
         code: int | None = getattr(import_module(f"parallel_agents.cli.{module}"), name)(self)
         return code
+
+
+def group(about: str, **members: type[Command]) -> type[Command]:
+    """Return a command whose first word chooses one of these, as in `market train`."""
+    kinds: list[Any] = [Annotated[member, tyro.conf.subcommand(name)] for name, member in members.items()]
+    methods = {"__doc__": about, "run": lambda self: self.command.run()}
+    return make_dataclass("Group", [("command", reduce(or_, kinds))], bases=(Command,), frozen=True, namespace=methods)
 
 
 @dataclass(frozen=True, kw_only=True)

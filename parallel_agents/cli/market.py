@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
 import tyro
 
-from parallel_agents.cli.commands import Command, Json, Quiet
+from parallel_agents.cli.commands import Command, Json, Quiet, group
 
 _arg, _DRAWN = tyro.conf.arg, "by default drawn from the range of the data."
 Patterns = Annotated[tyro.conf.Positional[Path], _arg(help="Patterns file, or an export.")]
@@ -241,24 +241,15 @@ class Compare(Command):
     quiet: Quiet = False
 
 
-@dataclass(frozen=True)
-class Market:
-    """Market worlds discovered from data, and bidders that are trained and compared in them."""
-
-    command: tyro.conf.OmitArgPrefixes[
-        tyro.conf.OmitSubcommandPrefixes[
-            Annotated[Sample, tyro.conf.subcommand("sample")]
-            | Annotated[Profile, tyro.conf.subcommand("profile")]
-            | Annotated[Discover, tyro.conf.subcommand("discover")]
-            | Annotated[Worlds, tyro.conf.subcommand("worlds")]
-            | Annotated[Simulate, tyro.conf.subcommand("simulate")]
-            | Annotated[Train, tyro.conf.subcommand("train")]
-            | Annotated[Evaluate, tyro.conf.subcommand("evaluate")]
-            | Annotated[Export, tyro.conf.subcommand("export")]
-            | Annotated[Compare, tyro.conf.subcommand("compare")]
-        ]
-    ] = field()
-
-    def run(self) -> int | None:
-        """Run the command of the group."""
-        return self.command.run()
+Market = group(
+    "Market worlds discovered from data, and bidders that are trained and compared in them.",
+    sample=Sample,
+    profile=Profile,
+    discover=Discover,
+    worlds=Worlds,
+    simulate=Simulate,
+    train=Train,
+    evaluate=Evaluate,
+    export=Export,
+    compare=Compare,
+)

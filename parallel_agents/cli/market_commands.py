@@ -15,8 +15,7 @@ from parallel_agents.checkpoint import restore
 from parallel_agents.cli.commands import Train as TrainCommand
 from parallel_agents.cli.market import Compare, Discover, Evaluate, Export, Profile, Sample, Simulate, Train, Worlds
 from parallel_agents.cli.output import ProgressLines, print_result
-from parallel_agents.cli.record import read_config
-from parallel_agents.cli.target import load_target
+from parallel_agents.cli.record import open_environment
 from parallel_agents.cli.train import train as run_training
 from parallel_agents.core.errors import ConfigError
 from parallel_agents.core.files import write_atomically
@@ -262,7 +261,7 @@ def train_bidder(options: Train) -> None:
 def _restored(run_dir: Path) -> MarketEnvironment:
     """Return the environment of a run with its trained agents."""
     folder = RunFolder.open(run_dir)
-    environment = load_target(folder.environment)(config=read_config(folder))
+    environment = open_environment(folder)
     if not isinstance(environment, MarketEnvironment):
         raise ConfigError(f"{run_dir} is a run of {folder.environment}, not of a market: evaluate it with `eval`")
     restore(environment.prepare(), folder.path)

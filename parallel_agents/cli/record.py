@@ -157,13 +157,13 @@ def setting_name(setting: Mapping[str, Any]) -> str:
     return " ".join(f"{key}={value}" for key, value in setting.items())
 
 
-def open_environment(folder: RunFolder, target: str | None = None, config: Config | None = None) -> Environment:
+def open_environment(folder: RunFolder, target: type[Environment] | str | None = None) -> Environment:
     """Return the environment of a run as it was started, from any current folder.
 
     target: the environment, if it has moved. Otherwise it is the one that was given, at its place then; where that file
     is gone, the copy of its source in the run folder.
     """
-    config = config or read_config(folder)
+    config = read_config(folder)
     sources = read_record(folder).get("sources", {})
     if ":" in str(config.model.get("algorithm", "")):
         load_algorithm(config.as_dict(), _place(folder, sources, "algorithm", "the file back to its place"))

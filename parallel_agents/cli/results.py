@@ -34,7 +34,8 @@ def evaluate_run(options: Eval) -> None:
         raise ConfigError(f"--episodes {options.episodes}: give a whole number of at least 1")
     if not 0.1 <= options.fps <= 100:
         raise ConfigError(f"--fps {options.fps:g}: give a number of turns a second from 0.1 to 100")
-    folder, environment = _open_run(options)
+    folder = RunFolder.open(options.run_dir)
+    environment = open_environment(folder, options.target)
     if options.watch:
         require_grid_game(environment, "--watch")
     gif = None if options.gif is None else EpisodeRecorder(options.gif, options.fps, environment, options.seen_by)
@@ -61,11 +62,6 @@ def evaluate_run(options: Eval) -> None:
     if gif is not None:
         result["gif"] = str(gif.write())
     print_result(result, _format(result), as_json=options.json)
-
-
-def _open_run(options: Eval | Export) -> tuple[RunFolder, Environment]:
-    folder = RunFolder.open(options.run_dir)
-    return folder, open_environment(folder, options.target)
 
 
 def _summarise_settings(
@@ -164,8 +160,8 @@ def _interval_text(row: Mapping[str, Any]) -> str:
 
 def export_weights(options: Export) -> None:
     """Write the weights of one agent of a run into a file."""
-    folder, environment = _open_run(options)
-    run = environment.prepare()
+    folder = RunFolder.open(options.run_dir)
+    run = open_environment(folder, options.target).prepare()
     count = len(run.environments)
     if not 0 <= options.replica < count:
         raise ConfigError(f"--replica {options.replica}: this run has replicas 0 to {count - 1}")

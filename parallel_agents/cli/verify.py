@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from parallel_agents.checkpoint import restore
-from parallel_agents.checkpoint.store import Manifest, Store
+from parallel_agents.checkpoint.store import Store
 from parallel_agents.cli.commands import Diff, Verify
 from parallel_agents.cli.output import print_result
 from parallel_agents.cli.record import (
@@ -49,8 +49,11 @@ def verify(options: Verify) -> int:
     if not recorded:
         reason = summary.get("no_digest") or "it has no summary.json, so it did not finish"
         raise ConfigError(f"{folder.path} has no digest that could be confirmed: {reason}")
-    steps = _sampled(folder, options) if options.sample else _in_full(folder, options, int(summary["epochs"]), recorded)
-    compared = list(steps)
+    if options.sample:
+        compared = list(_sampled(folder, options))
+    else:  # from its configuration alone
+        run = open_environment(folder, options.target).prepare()
+        compared = [_replayed(run, 0, int(summary["epochs"]), recorded, options)]
     equal = all(step["equal"] for step in compared)
     result = {
         "run_dir": str(folder.path),
@@ -67,11 +70,6 @@ def verify(options: Verify) -> int:
         result["certificate"] = str(options.certificate)
     print_result(result, _format_verified(result), as_json=options.json)
     return 0 if equal else 1
-
-
-def _in_full(folder: RunFolder, options: Verify, epochs: int, digest: str) -> Iterator[dict[str, Any]]:
-    """Replay the whole run from its configuration alone."""
-    yield _replayed(open_environment(folder, options.target).prepare(), 0, epochs, digest, options)
 
 
 def _sampled(folder: RunFolder, options: Verify) -> Iterator[dict[str, Any]]:
@@ -238,31 +236,28 @@ def _first_tensor(one: RunFolder, other: RunFolder, names: Sequence[str]) -> dic
     stores = Store(one.path), Store(other.path)
     for epoch in sorted(set(stores[0].epochs()) & set(stores[1].epochs())):
         try:
-            pairs = [(store, store.manifest(epoch)) for store in stores]
-            ours, theirs = (_state_arrays(store, manifest) for store, manifest in pairs)
+            manifests = [store.manifest(epoch) for store in stores]
+            ours, theirs = (
+                store.read(manifest, f"state-{epoch:06d}.safetensors")
+                for store, manifest in zip(stores, manifests, strict=True)
+            )
         except CheckpointError:
             continue
         for name in sorted(name for name in set(ours) & set(theirs) if ".metric." not in name):
             if (place := _first_place(ours[name], theirs[name])) is not None:
                 stack, _, tensor = name.partition(".")
-                alone = [size for size, _ in pairs[0][1].values["shape"]] == [len(names)]
+                alone = [size for size, _ in manifests[0].values["shape"]] == [len(names)]
                 agent = names[place] if alone and stack == "0" else f"row {place} of stack {stack}"
                 return {"epoch": epoch, "agent": agent, "tensor": tensor}
     return None
-
-
-def _state_arrays(store: Store, manifest: Manifest) -> dict[str, Array]:
-    return store.read(manifest, f"state-{manifest.epoch:06d}.safetensors")
 
 
 def _first_place(one: Array, other: Array) -> int | None:
     """Return the first row in which two arrays differ in a byte; None: they are equal."""
     if one.shape != other.shape or one.dtype != other.dtype:
         return 0
-    if one.tobytes() == other.tobytes() or not one.ndim:
-        return None if one.tobytes() == other.tobytes() else 0
-    rows = [row for row in range(len(one)) if np.asarray(one[row]).tobytes() != np.asarray(other[row]).tobytes()]
-    return rows[0]
+    rows = zip(np.atleast_1d(one), np.atleast_1d(other), strict=True)
+    return next((place for place, (a, b) in enumerate(rows) if a.tobytes() != b.tobytes()), None)
 
 
 def _format_diff(result: Mapping[str, Any]) -> str:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
 import tyro
 
-from parallel_agents.cli.commands import Command, Json, Quiet, Settings
+from parallel_agents.cli.commands import Command, Json, Quiet, Settings, group
 
 Version = Literal["head", "leaderboard", "debugged"]
 Red = Literal["B_line", "Meander", "Sleep"]
@@ -173,19 +173,11 @@ class Landscape(_Game):
     """Draw compliance and return of all orders as a map (PNG)."""
 
 
-@dataclass(frozen=True)
-class Workflow:
-    """Network defence in an order of repair: replay, train, search, evaluate, landscape."""
-
-    command: tyro.conf.OmitArgPrefixes[
-        tyro.conf.OmitSubcommandPrefixes[
-            Annotated[Replay, tyro.conf.subcommand("replay")]
-            | Annotated[Train, tyro.conf.subcommand("train")]
-            | Annotated[Search, tyro.conf.subcommand("search")]
-            | Annotated[Evaluate, tyro.conf.subcommand("evaluate")]
-            | Annotated[Landscape, tyro.conf.subcommand("landscape")]
-        ]
-    ] = field()
-
-    def run(self) -> int | None:
-        return self.command.run()
+Workflow = group(
+    "Network defence in an order of repair: replay, train, search, evaluate, landscape.",
+    replay=Replay,
+    train=Train,
+    search=Search,
+    evaluate=Evaluate,
+    landscape=Landscape,
+)

@@ -15,7 +15,7 @@ from parallel_agents.algorithms import Model
 from parallel_agents.checkpoint import restore
 from parallel_agents.cli import commands
 from parallel_agents.cli.output import ProgressLines, print_result
-from parallel_agents.cli.record import read_config
+from parallel_agents.cli.record import open_environment
 from parallel_agents.cli.target import load_object, load_target
 from parallel_agents.cli.train import train
 from parallel_agents.cli.workflow import Evaluate, Landscape, Replay, Search, Train
@@ -278,8 +278,7 @@ def _models(path: Path, *, best: bool) -> list[Model]:
     folder = RunFolder.open(path)
     if folder.environment != _DEFENCE:
         raise ConfigError(f"{path} is a run of {folder.environment}: give one of `workflow train`")
-    environment = load_target(_DEFENCE)(config=read_config(folder))
-    run = environment.prepare()
+    run = open_environment(folder).prepare()
     restore(run, folder.path, best=best)
     if best:
         for stack in run.group.stacks:
@@ -309,10 +308,7 @@ def _evaluate_in_order(options: Evaluate, values: dict[str, Any], *, ordered: bo
         make_policy: PolicyFactory = partial(agent.policy, order)
     else:
         order, make_policy = _parse_order(str(options.order)), _policy_factory(options)
-    worlds = NetworkWorlds(
-        options.episodes, red=options.red, version=options.version, steps=options.steps, late_start=late_start,
-        seed=options.seed, purpose=Purpose.EVALUATION_WORLD,
-    )  # fmt: skip
+    worlds = _evaluation_worlds(options, options.episodes, late_start)
     result = evaluate_in_order(make_policy(worlds), order, worlds)
     values |= {"order": list(order), "mean_return": result.value, **asdict(result), "learnt": result.learnt()}
     values["text"] = (
@@ -323,20 +319,24 @@ def _evaluate_in_order(options: Evaluate, values: dict[str, Any], *, ordered: bo
     return make_policy
 
 
-def _write_pictures(options: Evaluate, make_policy: PolicyFactory) -> dict[str, str | None]:
+def _evaluation_worlds(options: Evaluate, n_worlds: int, late_start: int) -> NetworkWorlds:
+    return NetworkWorlds(
+        n_worlds, red=options.red, version=options.version, steps=options.steps, late_start=late_start,
+        seed=options.seed, purpose=Purpose.EVALUATION_WORLD,
+    )  # fmt: skip
+
+
+def _write_pictures(options: Evaluate, make_policy: PolicyFactory) -> dict[str, Path | None]:
     """Write an episode as a GIF or a timeline if asked to; return the paths."""
     paths = {"animation": options.animation, "timeline": options.timeline}
     if any(paths.values()):
-        worlds = NetworkWorlds(
-            1, red=options.red, version=options.version, steps=options.steps, late_start=options.late_start,
-            seed=options.seed, purpose=Purpose.EVALUATION_WORLD,
-        )  # fmt: skip
+        worlds = _evaluation_worlds(options, 1, options.late_start)
         episode = record_episode(worlds, make_policy(worlds))
         if options.animation is not None:
             episode_animation(episode, options.animation)
         if options.timeline is not None:
             timeline_picture(episode, options.timeline)
-    return {name: None if path is None else str(path) for name, path in paths.items()}
+    return paths
 
 
 def show_landscape(options: Landscape) -> None:
@@ -353,7 +353,7 @@ def show_landscape(options: Landscape) -> None:
         (ORDERS[i], result.means[i], result.errors[i], result.compliance[i]) for i in result.means.argsort()[::-1]
     ]
     values = {
-        "best": list(result.best), "picture": None if options.picture is None else str(options.picture),
+        "best": list(result.best), "picture": options.picture,
         "orders": [{"order": list(order), "mean": mean, "error": error, "compliance": compliance}
                    for order, mean, error, compliance in ranking],
     }  # fmt: skip

@@ -68,6 +68,12 @@ def line(name: str, values: ArrayLike, low: ArrayLike | None = None, high: Array
     return result
 
 
+def with_interval(name: str, samples: Floats) -> Panel:
+    """Return a line of the mean of (samples, p) with its 95 % t-interval."""
+    mean, half = mean_half_width(samples)
+    return line(name, mean, mean - half, mean + half)
+
+
 def chart(
     title: str, x: ArrayLike, lines: Sequence[Panel], *, xlabel: str = "epoch", ylabel: str = "", note: str = ""
 ) -> Panel:
@@ -167,8 +173,7 @@ def learning_curve(
         places, means = bin_epochs(values, points)
         if x is not None:
             places = bin_epochs(_checked(label, np.asarray(x[label])[None]), points)[1][0]
-        mean, half = mean_half_width(means)
-        drawn.append(line(label, mean, mean - half, mean + half) | {"x": numbers(places, 9)})
+        drawn.append(with_interval(label, means) | {"x": numbers(places, 9)})
     ends = [min(entry["x"][0] for entry in drawn), max(entry["x"][-1] for entry in drawn)]
     for label, height in (lines or {}).items():
         drawn.append(line(label, [height, height]) | {"x": ends, "dashed": True})

@@ -27,11 +27,20 @@ from parallel_agents.core.folder_lock import is_locked
 from parallel_agents.tracking.jsonl import MIB, JsonlTail, jsonl_size, parse_lines, sample_jsonl
 from parallel_agents.tracking.metric_bins import RECENT_EPOCHS, Floats, MetricsState
 from parallel_agents.tracking.metrics import FILE_NAME
-from parallel_agents.tracking.plots import LIVE_PICTURE, Panel, chart, facts, intervals, line, numbers, table
+from parallel_agents.tracking.plots import (
+    LIVE_PICTURE,
+    Panel,
+    chart,
+    facts,
+    intervals,
+    line,
+    numbers,
+    table,
+    with_interval,
+)
 from parallel_agents.tracking.run_folder import flat
 from parallel_agents.tracking.statistics import (
     bootstrap_interval,
-    mean_half_width,
     mean_interval,
     probability_of_improvement,
 )
@@ -290,7 +299,8 @@ class RunView:
                 ["Reward", format_number(last.get("mean_reward")),
                  f"mean of {len(recent)}: {format_number(float(np.mean(recent)))}" if recent else "last epoch"],
                 ["Turns/s", format_number(last.get("turns_per_second")), "last epoch"],
-                ["Updates/s", format_number(self._update_rate()), f"{format_number(last.get('updates'))} in all"],
+                ["Updates/s", format_number(self._recent_mean("updates_per_second")),
+                 f"{format_number(last.get('updates'))} in all"],
                 ["Lag", format_number(last.get("lag")), f"rounds; weights {format_number(last.get('version'))}"],
             ]  # fmt: skip
         elif isinstance(summary.get("mean_reward"), int | float):
@@ -300,20 +310,16 @@ class RunView:
         return {"kind": "tiles", "title": "", "tiles": tiles}
 
     def _remaining(self) -> str:
-        last, bins = self.metrics.last_epoch, self.metrics.bins
-        epoch, epochs = _number(last.get("epoch")), _number(self.metrics.start.get("epochs"))
-        if not self.running or epoch is None or epochs is None or "seconds" not in bins.names():
+        epoch, epochs = _number(self.metrics.last_epoch.get("epoch")), _number(self.metrics.start.get("epochs"))
+        seconds = self._recent_mean("seconds")
+        if not self.running or epoch is None or epochs is None or seconds is None or epoch >= epochs:
             return ""
-        seconds = bins.means("seconds")[-20:, 0]
-        if epoch >= epochs or not np.isfinite(seconds).any():
-            return ""
-        return f", about {timedelta(seconds=round((epochs - epoch) * float(np.nanmean(seconds))))} to go"
+        return f", about {timedelta(seconds=round((epochs - epoch) * seconds))} to go"
 
-    def _update_rate(self) -> float | None:
+    def _recent_mean(self, name: str) -> float | None:
+        """Return the mean of a column with one value over the last 20 bins; None if there is none."""
         bins = self.metrics.bins
-        if "updates_per_second" not in bins.names():
-            return None
-        recent = bins.means("updates_per_second")[-20:, 0]
+        recent = bins.means(name)[-20:, 0] if name in bins.names() else np.empty(0)
         return float(np.nanmean(recent)) if np.isfinite(recent).any() else None
 
     def settings(self) -> list[str]:
@@ -485,12 +491,6 @@ class RunView:
 def section(title: str, panels: Sequence[Panel]) -> Section:
     """Return panels under a title, without those that are empty."""
     return {"title": title, "panels": [panel for panel in panels if panel]}
-
-
-def with_interval(name: str, samples: Floats) -> Panel:
-    """Return a line of the mean of (samples, p) with its 95 % t-interval."""
-    mean, half = mean_half_width(samples)
-    return line(name, mean, mean - half, mean + half)
 
 
 def _columns(record: Mapping[str, Any]) -> dict[str, list[Any]]:
