@@ -29,15 +29,44 @@ from numpy.typing import NDArray
 
 from benchmarks.order_compliance import OPTIONS
 from benchmarks.run import provenance
+from parallel_agents.core.seeding import Purpose, generator
 from parallel_agents.workflows.conditioned import ParallelOrderConditionedPPO, save_policy
 from parallel_agents.workflows.orders import ORDERS
-from parallel_agents.workflows.search import METHODS, landscape, search_regrets
+from parallel_agents.workflows.search import METHODS, Trial, landscape, next_order, recommend
 from parallel_agents.workflows.trainer import ParallelWorkflowRLTrainer, train_all_orders
 from parallel_agents.workflows.wrapper import ParallelEnvWrapper
 
 GAME: dict[str, Any] = {"red": "Meander", "late_start": 50}
 ENVS, CLONING, EPISODES, FINE_TUNING, REPEATS = 120, 30, 30, 2, 2
 SEARCHES, TRIALS, SHOWN = 20, 20, (5, 10, 20)
+
+
+def search_regrets(
+    values: NDArray[np.float64], noise: float, n_trials: int, method: str = "gp_ucb", seed: int = 0,
+    judge: NDArray[np.float64] | None = None,
+) -> NDArray[np.float64]:  # fmt: skip
+    """Search orders whose returns are known, and return the simple regret after each trial (n_trials,).
+
+    values: (120,) the orders' values, and a trial's return gets Gaussian noise of this deviation; or (120, S) measured
+    returns, of which a trial takes one at random, and an order's value is their mean. The Gaussian process is told the
+    noise. The regret is the best value minus that of the order that is recommended: by the Gaussian process, or in
+    random search the one with the highest return. judge: (120,) other values by which regrets are counted.
+    """
+    draws, known = generator(seed, Purpose.NOISE), values.mean(axis=1) if values.ndim == 2 else values
+    judged = known if judge is None else judge
+    trials: list[Trial] = []
+    regrets = np.empty(n_trials)
+    for number in range(n_trials):
+        order = next_order(trials, method, seed, noise=noise)
+        index = ORDERS.index(order)
+        if values.ndim == 2:
+            value = values[index, draws.integers(values.shape[1])]
+        else:
+            value = known[index] + draws.normal(0.0, noise)
+        trials.append(Trial(order, float(value)))
+        chosen = recommend(trials, noise) if method == "gp_ucb" else max(trials, key=lambda trial: trial.value).order
+        regrets[number] = judged.max() - judged[ORDERS.index(chosen)]
+    return regrets
 
 
 def exhaustive(seed: int) -> NDArray[np.float64]:

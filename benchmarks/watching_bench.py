@@ -68,7 +68,7 @@ def _watching(effort: Effort) -> Iterator[Row]:
 @contextmanager
 def _training(folder: Path) -> Iterator[str]:
     """Train with a page until the end of the block; yield the address of the page."""
-    command = [sys.executable, "-m", "parallel_agents.cli", "train", "treasure_hunt", "--agents", str(AGENTS),
+    command = [sys.executable, "-m", "parallel_agents", "train", "treasure_hunt", "--agents", str(AGENTS),
                "--quiet", "--epochs", "10000000", "--set", "experiment.record_period=10000000", "--watch",
                "--out", str(folder)]  # fmt: skip
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as train:

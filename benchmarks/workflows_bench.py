@@ -14,9 +14,10 @@ import numpy as np
 import torch
 
 from benchmarks.measure import Done, Effort, Measured, Row, Side, compare, rate
+from benchmarks.order_search import search_regrets
 from benchmarks.run import Bench
 from parallel_agents.workflows.network import RED_AGENTS, NetworkWorlds
-from parallel_agents.workflows.search import METHODS, landscape, search_regrets
+from parallel_agents.workflows.search import METHODS, landscape
 from parallel_agents.workflows.trainer import ParallelWorkflowRLTrainer
 from parallel_agents.workflows.wrapper import NetworkEnv, ParallelEnvWrapper
 

@@ -20,7 +20,7 @@ from typing import Any
 from parallel_agents.algorithms import register_algorithm
 from parallel_agents.checkpoint import restore
 from parallel_agents.cli.commands import TrackingOptions
-from parallel_agents.cli.record import open_environment, read_config, read_summary
+from parallel_agents.cli.record import open_environment, read_summary
 from parallel_agents.cli.signals import Signals
 from parallel_agents.cli.target import load_algorithm, load_target
 from parallel_agents.cli.train import short_options, start_run
@@ -103,10 +103,9 @@ def train(
         agents=agents, worlds=worlds, epochs=epochs, total_timesteps=total_timesteps, seed=seed, seeds=seeds,
         backend=backend, algo=algo,
     )  # fmt: skip
-    make = load_target(environment) if isinstance(environment, str) else environment
     merged = merge(given, short)
     load_algorithm(merged)
-    game = make(config=merged)
+    game = load_target(environment)(config=merged)
     tracking = TrackingOptions(quiet=not progress, tensorboard=tensorboard)
     in_main_thread = threading.current_thread() is threading.main_thread()
     with Signals() if in_main_thread else nullcontext():  # Ctrl-C ends the run after its epoch, with a checkpoint
@@ -137,12 +136,9 @@ def load_run(path: str | Path, *, best: bool = False, environment: type[Environm
     in a notebook.
     """
     folder = RunFolder.open(Path(path))
-    if isinstance(environment, type):
-        game = environment(config=read_config(folder))
-    else:
-        game = open_environment(folder, environment)
+    game = open_environment(folder, environment)
     restore(game.prepare(), folder.path, best=best)
-    return TrainedRun(folder.path, game, read_summary(folder.path))
+    return TrainedRun(folder.path, game, read_summary(folder))
 
 
 def evaluate(

@@ -44,10 +44,9 @@ def trainable(
 
     def run_trial(values: dict[str, Any]) -> None:
         tune = importlib.import_module("ray.tune")
-        make = load_target(environment) if isinstance(environment, str) else environment
         merged = merge(given, *(nested(key, value) for key, value in values.items()))
         load_algorithm(merged)
-        game = make(config=merged)
+        game = load_target(environment)(config=merged)
         run, epochs = game.prepare(), game.config.experiment.epochs
         with tempfile.TemporaryDirectory() as folder:
             checkpointer = Checkpointer(run, Path(folder), keep_last=1)
@@ -88,9 +87,7 @@ def train_replicas(
     resources: of one run, such as {"CPU": 2}. timeout: seconds for all of them; None: as long as they take.
     """
     replicas = {"experiment": {"seeds": seeds, "sweep": dict(sweep or {})}}
-    given = merge(Config.read(config), replicas)
-    make = load_target(environment) if isinstance(environment, str) else environment
-    whole = make(config=given).config
+    whole = load_target(environment)(config=merge(Config.read(config), replicas)).config
     configs = [
         whole.replica(whole.experiment.seed + k, setting) for setting in whole.experiment.settings for k in range(seeds)
     ]

@@ -103,7 +103,7 @@ def parse(words: list[str]) -> Any:
         prog="parallel-agents",
         description=ABOUT,
         args=words,
-        config=(tyro.conf.FlagCreatePairsOff,),
+        config=(tyro.conf.FlagCreatePairsOff, tyro.conf.OmitArgPrefixes, tyro.conf.OmitSubcommandPrefixes),
     )
 
 

@@ -1,34 +1,42 @@
-"""`parallel-agents games`, `new` and `check`: list the games of the package, start a new one, check an environment."""
+"""`parallel-agents games`, `new`, `check` and `doctor`: list games, start a new one, check one; check this machine."""
 
 from __future__ import annotations
 
 import importlib.util
 import keyword
+import platform
 import re
+import shutil
 from dataclasses import asdict
-from importlib import resources
+from importlib import metadata, resources
 from pathlib import Path
+from typing import Any
 
-from parallel_agents.cli.commands import Check
+from parallel_agents.cli.commands import Check, Doctor, Games, New
 from parallel_agents.cli.output import print_result
 from parallel_agents.cli.target import load_algorithm, load_target, shipped_games
 from parallel_agents.core.config import Config, merge, parse_setting
 from parallel_agents.core.errors import ConfigError
 
 _STARTER, _STARTER_CLASS = "my_game", "MyGame"
+_PACKAGES = (
+    "numpy", "torch", "numba", "gymnasium", "pettingzoo", "safetensors", "structlog", "matplotlib", "imageio", "duckdb",
+    "ray",
+)  # fmt: skip
 
 
-def list_games(*, as_json: bool) -> None:
+def list_games(options: Games) -> None:
     """Print each game of the package with a command that trains it."""
     games = shipped_games().values()
     rows = [{"name": game.name, "about": game.about, "file": str(game.path), "train": game.command} for game in games]
     lines = [f"{game.name:<18} {game.about}\n{'':<18} {game.command}\n" for game in games]
     text = "\n".join(lines) + "\nWrite one of your own: parallel-agents new NAME\n"
-    print_result({"games": rows}, text, as_json=as_json)
+    print_result({"games": rows}, text, as_json=options.json)
 
 
-def new_game(name: str, *, as_json: bool) -> None:
+def new_game(options: New) -> None:
     """Write a small game into `NAME.py` and print the next commands."""
+    name = options.name
     _check_name(name)
     path = Path(f"{name}.py")
     text = resources.files("parallel_agents.cli").joinpath("starter.txt").read_text(encoding="utf-8")
@@ -46,7 +54,7 @@ def new_game(name: str, *, as_json: bool) -> None:
     }
     lines = "".join(f"  {step:<11} {command}\n" for step, command in steps.items())
     text = f"wrote {path}\n{lines}Its rules are in build() and settle(): change them, and train again.\n"
-    print_result({"file": str(path), **steps}, text, as_json=as_json)
+    print_result({"file": str(path), **steps}, text, as_json=options.json)
 
 
 def class_name(name: str) -> str:
@@ -84,3 +92,69 @@ def check(options: Check) -> int:
     text = "".join(f"{finding}\n" for finding in findings) + f"{passed} of {len(findings)} checks passed{rest}\n"
     print_result(result, text, as_json=options.json)
     return 0 if all_passed else 1
+
+
+def examine() -> dict[str, Any]:
+    """Return versions, resources and the numeric mode of this machine as plain values."""
+    import torch
+
+    from parallel_agents.algorithms import DQN
+    from parallel_agents.core.errors import NumericsError
+    from parallel_agents.engine.stacks import Stack
+    from parallel_agents.execution.resources import cores
+    from parallel_agents.nn import numerics
+
+    problem = None
+    try:
+        numerics.require()
+    except NumericsError as error:
+        problem = str(error)
+    models = [DQN((17,), 3, hidden=(33, 31)) for _ in range(5)]
+    for agent, model in enumerate(models):
+        model.place(seed=0, agent=agent, worlds=1)
+    return {
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "packages": {name: _version(name) for name in _PACKAGES},
+        "cores": cores(),
+        "cuda": torch.cuda.is_available(),
+        "fingerprint": numerics.fingerprint(),
+        "numeric_problem": problem,
+        "equal_bytes": Stack(models, together=True).invariance.holds and problem is None,
+        "process_start": "forkserver",
+        "shared_memory_free": _free_bytes("/dev/shm"),
+        "disk_free": _free_bytes("."),
+    }
+
+
+def doctor(options: Doctor) -> None:
+    """Examine this machine and print the result."""
+    result = examine()
+    packages = ", ".join(f"{name} {version}" for name, version in result["packages"].items() if version)
+    absent = ", ".join(name for name, version in result["packages"].items() if not version) or "nothing"
+    verdict = "yes: a stack of agents gives each the bytes it gets alone" if result["equal_bytes"] else "NO"
+    text = (
+        f"Python {result['python']} on {result['platform']}\n"
+        f"packages       {packages}\n"
+        f"not installed  {absent}\n"
+        f"cores {result['cores']}, CUDA {'yes' if result['cuda'] else 'no'}\n"
+        f"numeric mode   {', '.join(f'{key} {value}' for key, value in result['fingerprint'].items())}\n"
+        f"equal bytes    {verdict}\n"
+        + (f"problem        {result['numeric_problem']}\n" if result["numeric_problem"] else "")
+        + f"free           {result['disk_free']:,} bytes on disk, {result['shared_memory_free']:,} shared memory\n"
+    )
+    print_result(result, text, as_json=options.json)
+
+
+def _version(name: str) -> str | None:
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _free_bytes(path: str) -> int:
+    try:
+        return shutil.disk_usage(path).free
+    except OSError:
+        return 0

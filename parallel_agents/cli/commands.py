@@ -1,14 +1,13 @@
-"""The commands as dataclasses: their fields are the options, their docstrings the help.
-
-Each command imports its implementation when it runs, so that `--help` stays quick.
-"""
+"""The commands as dataclasses: their fields are the options, their docstrings the help."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, make_dataclass
+from functools import partial, reduce
+from importlib import import_module
+from operator import or_
 from pathlib import Path
-from typing import Annotated, Literal, get_args
+from typing import Annotated, Any, ClassVar, Literal, get_args
 
 import tyro
 
@@ -28,6 +27,7 @@ _BEST = "The weights of the best evaluation during training (experiment.eval_eve
 _CONFIG = "TOML file with sections experiment, world, model, parallel."
 _TENSORBOARD = "Write what TensorBoard shows into the run folder too (needs the extra 'tensorboard')."
 RunDir = Annotated[tyro.conf.Positional[Path], _arg(metavar="RUN", help="Run folder, as `train` printed it.")]
+RunDirs = Annotated[tyro.conf.Positional[tuple[Path, ...]], tyro.conf.arg(metavar="RUN")]
 MovedTarget = Annotated[str | None, _arg(metavar="TARGET", help="The environment, if it has moved since.")]
 ConfigFile = Annotated[Path | None, _arg(metavar="PATH", help=_CONFIG)]
 Best = Annotated[bool, _arg(help=_BEST)]
@@ -41,8 +41,28 @@ Watched = Annotated[
 ]
 
 
+class Command:
+    """What every command has: `run` imports its function only then, so that `--help` stays quick."""
+
+    function: ClassVar[str]
+    """What runs the command with its options, MODULE:FUNCTION of this package; it returns None or an exit code."""
+
+    def run(self) -> int | None:
+        """Run the command and return its exit code, None for 0."""
+        module, _, name = self.function.partition(":")
+        code: int | None = getattr(import_module(f"parallel_agents.cli.{module}"), name)(self)
+        return code
+
+
+def group(about: str, **members: type[Command]) -> type[Command]:
+    """Return a command whose first word chooses one of these, as in `market train`."""
+    kinds: list[Any] = [Annotated[member, tyro.conf.subcommand(name)] for name, member in members.items()]
+    methods = {"__doc__": about, "run": lambda self: self.command.run()}
+    return make_dataclass("Group", [("command", reduce(or_, kinds))], bases=(Command,), frozen=True, namespace=methods)
+
+
 @dataclass(frozen=True, kw_only=True)
-class TrackingOptions:
+class TrackingOptions(Command):
     """What a run shows and records beside its run folder."""
 
     json: JsonOnly = False
@@ -68,6 +88,7 @@ class Train(TrackingOptions):
     parallel-agents train gymnasium:CartPole-v1 --algo ppo --worlds 8 --out runs/cart
     """
 
+    function = "train:train"
     target: Target
     """A game of `parallel-agents games`, a Python file or module:Class that holds one ParallelEnvironment, or a
     foreign environment: gymnasium:CartPole-v1, pettingzoo:mpe2.simple_spread_v3."""
@@ -95,11 +116,6 @@ class Train(TrackingOptions):
     out: File = None
     """Run folder; by default a new one under runs/."""
 
-    def run(self) -> None:
-        from parallel_agents.cli.train import train
-
-        train(self)
-
 
 @dataclass(frozen=True, kw_only=True)
 class Resume(TrackingOptions):
@@ -110,19 +126,15 @@ class Resume(TrackingOptions):
     parallel-agents resume runs/cart --epochs 400
     """
 
+    function = "train:resume"
     run_dir: RunDir
     epochs: Count = None
     """Epochs in all; by default those the run was started with."""
     target: MovedTarget = None
 
-    def run(self) -> None:
-        from parallel_agents.cli.train import resume
-
-        resume(self)
-
 
 @dataclass(frozen=True)
-class Eval:
+class Eval(Command):
     """Let the agents of a run play fresh episodes, without learning: how good are they, and what do they do?
 
     parallel-agents eval runs/hunt --episodes 100
@@ -132,6 +144,7 @@ class Eval:
     parallel-agents eval runs/hunt --gif hunt.gif
     """
 
+    function = "results:evaluate_run"
     run_dir: RunDir
     episodes: int = 20
     """Episodes, played side by side."""
@@ -149,14 +162,9 @@ class Eval:
     target: MovedTarget = None
     json: Json = False
 
-    def run(self) -> None:
-        from parallel_agents.cli.results import evaluate_run
-
-        evaluate_run(self)
-
 
 @dataclass(frozen=True)
-class Export:
+class Export(Command):
     """Write the weights of one agent of a run as a file, to start other agents from (model.weights), or its network.
 
     parallel-agents export runs/cart --agent agent_0 --out cart.safetensors
@@ -164,6 +172,7 @@ class Export:
     parallel-agents export runs/cart --agent agent_0 --out cart.onnx
     """
 
+    function = "results:export_weights"
     run_dir: RunDir
     agent: str
     """The agent's name, such as agent_0."""
@@ -175,20 +184,16 @@ class Export:
     target: MovedTarget = None
     json: Json = False
 
-    def run(self) -> None:
-        from parallel_agents.cli.results import export_weights
-
-        export_weights(self)
-
 
 @dataclass(frozen=True)
-class Curve:
+class Curve(Command):
     """Draw learning curves: the mean episode return of each run with its 95 % interval, over seeds or agents.
 
     parallel-agents curve runs/one runs/other --out curve.pdf --x steps --smooth 10
     """
 
-    run_dirs: Annotated[tyro.conf.Positional[tuple[Path, ...]], tyro.conf.arg(metavar="RUN")]
+    function = "results:draw_curve"
+    run_dirs: RunDirs
     """Run folders, as `train` printed them."""
     out: Path = Path("learning_curve.png")
     """Where the picture goes: .png, .svg or .pdf."""
@@ -198,17 +203,9 @@ class Curve:
     """Mean over so many newest epochs."""
     json: Json = False
 
-    def run(self) -> None:
-        from parallel_agents.cli.results import draw_curve
-
-        draw_curve(self)
-
-
-RunDirs = Annotated[tyro.conf.Positional[tuple[Path, ...]], tyro.conf.arg(metavar="RUN")]
-
 
 @dataclass(frozen=True)
-class Watch:
+class Watch(Command):
     """Serve a page that shows runs while they go on, or after they have ended, until interrupted.
 
     parallel-agents watch runs/hunt
@@ -216,6 +213,7 @@ class Watch:
     parallel-agents watch runs
     """
 
+    function = "watching:watch"
     run_dirs: RunDirs
     """Run folders, as `train` printed them, or folders that hold some."""
     host: str = "127.0.0.1"
@@ -223,19 +221,15 @@ class Watch:
     port: Count = None
     """Port; by default 6160 or the next free one."""
 
-    def run(self) -> None:
-        from parallel_agents.cli.watching import watch
-
-        watch(self.run_dirs, self.host, self.port)
-
 
 @dataclass(frozen=True)
-class Report:
+class Report(Command):
     """Write runs as one HTML file: curves, comparison, agents, timeline, faults, configuration. It works offline.
 
     parallel-agents report runs/one runs/other --out report.html
     """
 
+    function = "watching:report"
     run_dirs: RunDirs
     """Run folders, as `train` printed them, or folders that hold some."""
     out: Path = Path("report.html")
@@ -244,64 +238,48 @@ class Report:
     """Folder for every plot as PNG, SVG and CSV (needs the extra 'report')."""
     json: Json = False
 
-    def run(self) -> None:
-        from parallel_agents.cli.watching import report
-
-        report(self.run_dirs, self.out, self.plots, as_json=self.json)
-
 
 @dataclass(frozen=True)
-class Trace:
+class Trace(Command):
     """Say where the time of a run went: shares of each stage, waiting, overlap of collection and learning, advice.
 
     parallel-agents trace runs/hunt
     """
 
+    function = "watching:trace"
     run_dir: RunDir
     json: Json = False
 
-    def run(self) -> None:
-        from parallel_agents.cli.watching import print_trace
-
-        print_trace(self.run_dir, as_json=self.json)
-
 
 @dataclass(frozen=True)
-class Games:
+class Games(Command):
     """List the games that come with the package, with a command that trains each."""
 
+    function = "authoring:list_games"
     json: Json = False
-
-    def run(self) -> None:
-        from parallel_agents.cli.authoring import list_games
-
-        list_games(as_json=self.json)
 
 
 @dataclass(frozen=True)
-class New:
+class New(Command):
     """Write a small game of your own that trains at once: the start of a new one.
 
     parallel-agents new berries
     """
 
+    function = "authoring:new_game"
     name: Annotated[tyro.conf.Positional[str], _arg(metavar="NAME")]
     """What it is called; it is written into NAME.py."""
     json: Json = False
 
-    def run(self) -> None:
-        from parallel_agents.cli.authoring import new_game
-
-        new_game(self.name, as_json=self.json)
-
 
 @dataclass(frozen=True)
-class Check:
+class Check(Command):
     """Check an environment against its contract: seeding, shapes, ends, equality of modes, exact resume.
 
     parallel-agents check treasure_hunt
     """
 
+    function = "authoring:check"
     target: Target
     """A Python file or module:Class that holds one ParallelEnvironment, or gymnasium:CartPole-v1 and the like."""
     epochs: int = 5
@@ -313,26 +291,17 @@ class Check:
     """Set one value, for example --set world.agents=3; may be repeated."""
     json: Json = False
 
-    def run(self) -> int:
-        from parallel_agents.cli.authoring import check
-
-        return check(self)
-
 
 @dataclass(frozen=True)
-class Doctor:
+class Doctor(Command):
     """Say what this machine has, and whether equal results can be promised on it."""
 
+    function = "authoring:doctor"
     json: Json = False
-
-    def run(self) -> None:
-        from parallel_agents.cli.doctor import doctor
-
-        doctor(as_json=self.json)
 
 
 @dataclass(frozen=True)
-class Verify:
+class Verify(Command):
     """Replay a run, here or on another machine, and confirm its digest; or check a certificate.
 
     parallel-agents verify runs/cart --certificate cart.json
@@ -342,6 +311,7 @@ class Verify:
     parallel-agents verify cart.json
     """
 
+    function = "verify:verify"
     run_dir: RunDir
     sample: int = 0
     """Replay only from a checkpoint to the next one, for this many of the newest; 0: the whole run."""
@@ -351,31 +321,22 @@ class Verify:
     json: Json = False
     quiet: Quiet = False
 
-    def run(self) -> int:
-        from parallel_agents.cli.verify import verify
-
-        return verify(self)
-
 
 @dataclass(frozen=True)
-class Diff:
+class Diff(Command):
     """Say where two runs part: what differs in configuration, libraries and sources, and the first results that do.
 
     parallel-agents diff runs/here runs/there
     """
 
+    function = "verify:diff"
     run_dir: RunDir
     other: Annotated[tyro.conf.Positional[Path], _arg(metavar="RUN", help="The other run folder.")]
     json: Json = False
 
-    def run(self) -> int:
-        from parallel_agents.cli.verify import diff
-
-        return diff(self)
-
 
 @dataclass(frozen=True)
-class Runs:
+class Runs(Command):
     """List the runs below a folder, newest first.
 
     parallel-agents runs
@@ -383,32 +344,24 @@ class Runs:
     parallel-agents runs --match gymnasium model.algorithm=ppo
     """
 
+    function = "runs:list_runs"
     root: Annotated[tyro.conf.Positional[Path], _arg(metavar="FOLDER", help="Where run folders are.")] = Path("runs")
     match: tuple[str, ...] = ()
     """Only runs in whose row, or configuration as section.key=value, all of these texts stand."""
     json: Json = False
 
-    def run(self) -> None:
-        from parallel_agents.cli.runs import list_runs
-
-        list_runs(self)
-
 
 @dataclass(frozen=True)
-class Compare:
+class Compare(Command):
     """Set runs side by side: returns with intervals over seeds, by setting of a sweep, and how their settings differ.
 
     parallel-agents compare runs/one runs/other
     """
 
-    run_dirs: Annotated[tyro.conf.Positional[tuple[Path, ...]], tyro.conf.arg(metavar="RUN")]
+    function = "runs:compare"
+    run_dirs: RunDirs
     """Run folders, as `train` printed them."""
     json: Json = False
-
-    def run(self) -> None:
-        from parallel_agents.cli.runs import compare
-
-        compare(self)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -418,7 +371,4 @@ class ShowConfig(Train):
     parallel-agents config gymnasium:CartPole-v1 --algo ppo --set model.lr=0.001
     """
 
-    def run(self) -> None:
-        from parallel_agents.cli.configuration import show_config
-
-        show_config(self)
+    function = "train:show_config"

@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
 import tyro
 
+from parallel_agents.cli.commands import Command, Json, Quiet, group
+
+_arg, _DRAWN = tyro.conf.arg, "by default drawn from the range of the data."
+Patterns = Annotated[tyro.conf.Positional[Path], _arg(help="Patterns file, or an export.")]
+BidderDir = Annotated[tyro.conf.Positional[Path], _arg(help="Run folder of `market train`.")]
+Budget = Annotated[float | None, _arg(help=f"Budget of an episode; {_DRAWN}")]
+TargetCpa = Annotated[float | None, _arg(help=f"Cost of an acquisition to aim at; {_DRAWN}")]
+
 
 @dataclass(frozen=True)
-class Sample:
+class Sample(Command):
     """Write a GA4-shaped export, an ads table and auction insights, drawn from hidden parameters.
 
     Example: parallel-agents market sample --out data/export
     """
 
+    function = "market_commands:write_export"
     out: Path
     """New or empty directory."""
     seed: int = 0
@@ -28,46 +37,35 @@ class Sample:
     """Format of the files."""
     truth: bool = False
     """Also write the hidden parameters (truth.json)."""
-    json: bool = False
-    """Print exactly one JSON object on stdout."""
-    quiet: bool = False
-    """No progress display."""
-
-    def run(self) -> None:
-        from parallel_agents.cli.market_commands import write_export
-
-        write_export(self)
+    json: Json = False
+    quiet: Quiet = False
 
 
 @dataclass(frozen=True)
-class Profile:
+class Profile(Command):
     """Describe an export before anything is fitted: rows, gaps, odd values, and what can be discovered.
 
     Example: parallel-agents market profile data/export --write-columns map.toml
     """
 
+    function = "market_commands:profile_export"
     export: tyro.conf.Positional[Path]
     """Directory of Parquet, CSV or JSON-lines files, a file, or a DuckDB database."""
     columns: Path | None = None
     """Column map (.toml); by default names are guessed, and the guess is shown."""
     write_columns: Path | None = None
     """Write the guessed column map to this file, to be checked and changed."""
-    json: bool = False
-    """Print exactly one JSON object on stdout."""
-
-    def run(self) -> None:
-        from parallel_agents.cli.market_commands import profile_export
-
-        profile_export(self)
+    json: Json = False
 
 
 @dataclass(frozen=True)
-class Discover:
+class Discover(Command):
     """Estimate segments, delays, seasons, prices and rivals from an export, every number with an interval.
 
     Example: parallel-agents market discover data/export --out patterns.json
     """
 
+    function = "market_commands:find_patterns"
     export: tyro.conf.Positional[Path]
     """Directory of Parquet, CSV or JSON-lines files, a file, a DuckDB database, or bigquery:project.dataset."""
     out: Path
@@ -82,52 +80,38 @@ class Discover:
     """Column map (.toml) of tables with other column names, as `market profile` proposes it."""
     vocabulary: Path | None = None
     """Words of pages by topic (.toml): [topics] urgent = ["crisis", ...], health = [...], funnel = [...]."""
-    json: bool = False
-    """Print exactly one JSON object on stdout."""
-    quiet: bool = False
-    """No progress display."""
-
-    def run(self) -> None:
-        from parallel_agents.cli.market_commands import find_patterns
-
-        find_patterns(self)
+    json: Json = False
+    quiet: Quiet = False
 
 
 @dataclass(frozen=True)
-class Worlds:
+class Worlds(Command):
     """Draw worlds from patterns and describe them.
 
     Example: parallel-agents market worlds patterns.json --worlds 100 --plot atlas.png
     """
 
-    patterns: tyro.conf.Positional[Path]
-    """Patterns file, or an export."""
+    function = "market_commands:show_worlds"
+    patterns: Patterns
     worlds: int = 100
     """Number of worlds."""
     seed: int = 0
     """Seed of the worlds."""
     plot: Path | None = None
     """Draw the worlds by competition and share of crisis parents (.png)."""
-    json: bool = False
-    """Print exactly one JSON object on stdout."""
-    quiet: bool = False
-    """No progress display."""
-
-    def run(self) -> None:
-        from parallel_agents.cli.market_commands import show_worlds
-
-        show_worlds(self)
+    json: Json = False
+    quiet: Quiet = False
 
 
 @dataclass(frozen=True)
-class Simulate:
+class Simulate(Command):
     """Simulate episodes in many worlds at once.
 
     Example: parallel-agents market simulate patterns.json --worlds 100 --episodes 1000 --json
     """
 
-    patterns: tyro.conf.Positional[Path]
-    """Patterns file, or an export."""
+    function = "market_commands:simulate"
+    patterns: Patterns
     worlds: int = 100
     """Number of different worlds."""
     episodes: int = 1000
@@ -142,10 +126,8 @@ class Simulate:
     """Number of decisions of an episode, 24 a day."""
     auctions: float | None = None
     """Mean number of auctions in a step; by default as many as the data show."""
-    budget: float | None = None
-    """Budget of an episode; by default drawn from the range of the data."""
-    target_cpa: float | None = None
-    """Cost of an acquisition to aim at; by default drawn from the range of the data."""
+    budget: Budget = None
+    target_cpa: TargetCpa = None
     threads: int | None = None
     """Number of threads; by default one per core."""
     seed: int = 0
@@ -154,26 +136,19 @@ class Simulate:
     """Store the experiences in this folder (Parquet)."""
     plot: Path | None = None
     """Folder for plots: reward and crisis share by type of world."""
-    json: bool = False
-    """Print exactly one JSON object on stdout."""
-    quiet: bool = False
-    """No progress display."""
-
-    def run(self) -> None:
-        from parallel_agents.cli.market_commands import simulate
-
-        simulate(self)
+    json: Json = False
+    quiet: Quiet = False
 
 
 @dataclass(frozen=True)
-class Train:
+class Train(Command):
     """Train a bidder in many worlds at once; the run folder is one of `parallel-agents train`.
 
     Example: parallel-agents market train patterns.json --worlds 100 --epochs 200 --out runs/bidder
     """
 
-    patterns: tyro.conf.Positional[Path]
-    """Patterns file, or an export."""
+    function = "market_commands:train_bidder"
+    patterns: Patterns
     out: Path
     """New run folder; continue an existing one with `parallel-agents resume`."""
     algo: Literal["ppo", "dqn"] = "ppo"
@@ -184,10 +159,8 @@ class Train:
     """Number of epochs: an episode in every world, then a round of training."""
     actions: Literal["joint", "choices", "paced"] | None = None
     """Form of actions; by default that of the recipe."""
-    budget: float | None = None
-    """Budget of an episode; by default drawn from the range of the data."""
-    target_cpa: float | None = None
-    """Cost of an acquisition to aim at; by default drawn from the range of the data."""
+    budget: Budget = None
+    target_cpa: TargetCpa = None
     objective: Literal["score", "profit"] = "score"
     """score: acquisitions, less for those above the target; profit: value less cost."""
     importance: float = 0.0
@@ -196,80 +169,58 @@ class Train:
     """Unseen worlds in which the bidder is compared with the baselines afterwards; 0: no comparison."""
     seed: int = 0
     """Seed of the worlds, of the agent and of all random numbers."""
-    json: bool = False
-    """Print exactly one JSON object on stdout."""
-    quiet: bool = False
-    """No progress display."""
-
-    def run(self) -> None:
-        from parallel_agents.cli.market_commands import train_bidder
-
-        train_bidder(self)
+    json: Json = False
+    quiet: Quiet = False
 
 
 @dataclass(frozen=True)
-class Evaluate:
+class Evaluate(Command):
     """Let a trained bidder and the baselines play the same episodes in worlds that it has not seen.
 
     Example: parallel-agents market evaluate runs/bidder --episodes 200 --plot day.png
     """
 
-    run_dir: tyro.conf.Positional[Path]
-    """Run folder of `market train`."""
+    function = "market_commands:evaluate_bidder"
+    run_dir: BidderDir
     episodes: int = 100
     """Number of worlds, each played once."""
     patterns: Path | None = None
     """Other patterns to draw the worlds from; by default those of the training."""
-    budget: float | None = None
-    """Budget of an episode; by default drawn from the range of the data."""
-    target_cpa: float | None = None
-    """Cost of an acquisition to aim at; by default drawn from the range of the data."""
+    budget: Budget = None
+    target_cpa: TargetCpa = None
     world_type: str | None = None
     """Only worlds of this type."""
     plot: Path | None = None
     """Draw spend, price and bids of an episode beside the oracle's (.png)."""
-    json: bool = False
-    """Print exactly one JSON object on stdout."""
-    quiet: bool = False
-    """No progress display."""
-
-    def run(self) -> None:
-        from parallel_agents.cli.market_commands import evaluate_bidder
-
-        evaluate_bidder(self)
+    json: Json = False
+    quiet: Quiet = False
 
 
 @dataclass(frozen=True)
-class Export:
+class Export(Command):
     """Write a trained policy for other programs: a `torch.export` module, and ONNX on request.
 
     Example: parallel-agents market export runs/bidder --out policy
     """
 
-    run_dir: tyro.conf.Positional[Path]
-    """Run folder of `market train`."""
+    function = "market_commands:export_bidder"
+    run_dir: BidderDir
     out: Path
     """Folder to write policy.pt2, policy.json and policy.onnx to."""
     onnx: bool = False
     """Also write ONNX (needs the packages onnx and onnxscript)."""
-    json: bool = False
-    """Print exactly one JSON object on stdout."""
-
-    def run(self) -> None:
-        from parallel_agents.cli.market_commands import export_bidder
-
-        export_bidder(self)
+    json: Json = False
 
 
 @dataclass(frozen=True)
-class Compare:
+class Compare(Command):
     """Compare two ways to train on paired seeds and equal updates, fixed strategies over worlds, or the baselines.
 
     Example: parallel-agents market compare patterns.json --what baselines
     """
 
-    patterns: tyro.conf.Positional[Path]
-    """Patterns file, or an export."""
+    function = "market_commands:compare"
+    patterns: Patterns
     what: Literal["worlds", "importance", "strategies", "baselines"] = "worlds"
     """Many worlds or one; importance sampling on or off; constant strategies; random, constant, pacer and oracle."""
     algo: Literal["ppo", "dqn"] = "ppo"
@@ -286,34 +237,19 @@ class Compare:
     """Type of world to leave out of the training (with --what worlds)."""
     plot: Path | None = None
     """Draw the advantage of each strategy (.png, with --what strategies)."""
-    json: bool = False
-    """Print exactly one JSON object on stdout."""
-    quiet: bool = False
-    """No progress display."""
-
-    def run(self) -> None:
-        from parallel_agents.cli.market_commands import compare
-
-        compare(self)
+    json: Json = False
+    quiet: Quiet = False
 
 
-@dataclass(frozen=True)
-class Market:
-    """Market worlds discovered from data, and bidders that are trained and compared in them."""
-
-    command: tyro.conf.OmitArgPrefixes[
-        tyro.conf.OmitSubcommandPrefixes[
-            Annotated[Sample, tyro.conf.subcommand("sample")]
-            | Annotated[Profile, tyro.conf.subcommand("profile")]
-            | Annotated[Discover, tyro.conf.subcommand("discover")]
-            | Annotated[Worlds, tyro.conf.subcommand("worlds")]
-            | Annotated[Simulate, tyro.conf.subcommand("simulate")]
-            | Annotated[Train, tyro.conf.subcommand("train")]
-            | Annotated[Evaluate, tyro.conf.subcommand("evaluate")]
-            | Annotated[Export, tyro.conf.subcommand("export")]
-            | Annotated[Compare, tyro.conf.subcommand("compare")]
-        ]
-    ] = field()
-
-    def run(self) -> None:
-        self.command.run()
+Market = group(
+    "Market worlds discovered from data, and bidders that are trained and compared in them.",
+    sample=Sample,
+    profile=Profile,
+    discover=Discover,
+    worlds=Worlds,
+    simulate=Simulate,
+    train=Train,
+    evaluate=Evaluate,
+    export=Export,
+    compare=Compare,
+)

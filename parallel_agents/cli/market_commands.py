@@ -4,23 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import json
-import sys
-import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from datetime import date
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from parallel_agents.algorithms import DQN
 from parallel_agents.checkpoint import restore
 from parallel_agents.cli.commands import Train as TrainCommand
 from parallel_agents.cli.market import Compare, Discover, Evaluate, Export, Profile, Sample, Simulate, Train, Worlds
-from parallel_agents.cli.output import write_result
-from parallel_agents.cli.record import read_config
-from parallel_agents.cli.target import load_target
+from parallel_agents.cli.output import ProgressLines, print_result
+from parallel_agents.cli.record import open_environment
 from parallel_agents.cli.train import train as run_training
 from parallel_agents.core.errors import ConfigError
 from parallel_agents.core.files import write_atomically
@@ -50,30 +45,15 @@ from parallel_agents.tracking.plots import write_section
 from parallel_agents.tracking.run_folder import RunFolder
 
 _TARGET = "parallel_agents.market.market_environment:MarketEnvironment"
-_PROGRESS_SECONDS = 5.0  # between two lines of progress
-
-
-class _Progress:
-    """Progress as lines on stderr, at most one every few seconds."""
-
-    def __init__(self, quiet: bool) -> None:
-        self._quiet, self._next = quiet, 0.0
-
-    def write(self, text: str) -> None:
-        """Write a line, unless the last one is too recent."""
-        if not self._quiet and time.monotonic() >= self._next:
-            self._next = time.monotonic() + _PROGRESS_SECONDS
-            sys.stderr.write(f"{text}\n")
-            sys.stderr.flush()
 
 
 def write_export(options: Sample) -> None:
     """Draw a sample and write it."""
-    _Progress(options.quiet).write(f"drawing {options.users} users over {options.days} days")
+    ProgressLines(options.quiet).write(f"drawing {options.users} users over {options.days} days")
     sample = draw_sample(users=options.users, days=options.days, seed=options.seed)
     folder = write_sample(options.out, sample, form=options.form, truth=options.truth)
     result = {"out": str(folder), "events": sample.events.num_rows, "users": options.users, "days": options.days}
-    _print(result, options.json, f"{result['events']:,} events of {options.users:,} users in {folder}\n")
+    print_result(result, f"{result['events']:,} events of {options.users:,} users in {folder}\n", as_json=options.json)
 
 
 def profile_export(options: Profile) -> None:
@@ -81,7 +61,7 @@ def profile_export(options: Profile) -> None:
     profile = profile_of(options.export, columns=_column_map(options.columns))
     if options.write_columns is not None:
         write_atomically(options.write_columns, [profile.columns_toml().encode()])
-    _print(profile.as_dict(), options.json, profile.text())
+    print_result(profile.as_dict(), profile.text(), as_json=options.json)
 
 
 def _column_map(path: Path | None) -> ColumnMap | None:
@@ -90,7 +70,7 @@ def _column_map(path: Path | None) -> ColumnMap | None:
 
 def find_patterns(options: Discover) -> None:
     """Discover the patterns of an export and store them."""
-    _Progress(options.quiet).write(f"reading {options.export}")
+    ProgressLines(options.quiet).write(f"reading {options.export}")
     patterns = discover(
         _export(options),
         vocabulary=None if options.vocabulary is None else Vocabulary.read(options.vocabulary),
@@ -114,7 +94,7 @@ def find_patterns(options: Discover) -> None:
     lines = [f"{result['estimates']} estimates from {patterns.users:,} users over {patterns.days} days"]
     lines += [f"  {n:<18} {s['share']:6.1%} of users, {s['value_share']:6.1%} of value" for n, s in segments.items()]
     lines += [f"  not identified: {note}" for note in patterns.not_identified]
-    _print(result, options.json, "\n".join([*lines, f"stored in {options.out}\n"]))
+    print_result(result, "\n".join([*lines, f"stored in {options.out}\n"]), as_json=options.json)
 
 
 def _export(options: Discover) -> Path | dict[str, Any]:
@@ -144,14 +124,14 @@ def show_worlds(options: Worlds) -> None:
     if options.plot is not None:
         market_plots.world_atlas(worlds, options.plot)
     lines = [f"{len(worlds)} worlds"] + [f"  {kind:<20} {count:4d}" for kind, count in counts.items()]
-    _print({"worlds": rows, "types": counts, "plot": _path(options.plot)}, options.json, "\n".join(lines) + "\n")
+    print_result({"worlds": rows, "types": counts, "plot": options.plot}, "\n".join(lines) + "\n", as_json=options.json)
 
 
 def simulate(options: Simulate) -> None:
     """Simulate episodes, in batches of one per world, and summarise them."""
     if options.episodes < 1:
         raise ConfigError(f"--episodes {options.episodes}: give at least 1")
-    progress = _Progress(options.quiet)
+    progress = ProgressLines(options.quiet)
     setting = EpisodeSetting(
         steps=options.steps,
         auctions_per_step=options.auctions,
@@ -200,12 +180,12 @@ def simulate(options: Simulate) -> None:
         market_plots.reward_by_type(experiences, options.plot / "reward_by_type.png")
         market_plots.crisis_share(experiences, options.plot / "crisis_share.png")
         result["plots"] = [str(p) for p in sorted(options.plot.glob("*.png"))]
-    _print(
+    print_result(
         result,
-        options.json,
         f"{len(experiences)} episodes in {options.worlds} worlds at {result['episodes_per_second']:,.0f} episodes/s\n"
         f"score {summary['score']:.2f}, profit over budget {summary['profit']:.2f}, "
         f"{summary['crisis_revenue_share']:.0%} of the value from crisis parents, {len(failures)} failures\n",
+        as_json=options.json,
     )
 
 
@@ -271,7 +251,7 @@ def train_bidder(options: Train) -> None:
 def _restored(run_dir: Path) -> MarketEnvironment:
     """Return the environment of a run with its trained agents."""
     folder = RunFolder.open(run_dir)
-    environment = load_target(folder.environment)(config=read_config(folder))
+    environment = open_environment(folder)
     if not isinstance(environment, MarketEnvironment):
         raise ConfigError(f"{run_dir} is a run of {folder.environment}, not of a market: evaluate it with `eval`")
     restore(environment.prepare(), folder.path)
@@ -282,7 +262,7 @@ def evaluate_bidder(options: Evaluate) -> None:
     """Let a trained bidder and the baselines play the same episodes."""
     if options.episodes < 2:
         raise ConfigError(f"--episodes {options.episodes}: give at least 2, an interval needs as many")
-    progress, environment = _Progress(options.quiet), _restored(options.run_dir)
+    progress, environment = ProgressLines(options.quiet), _restored(options.run_dir)
     patterns = environment.patterns if options.patterns is None else load_patterns(options.patterns)
     mix: dict[WorldType | str, float] | None = None
     if options.world_type is not None:
@@ -304,8 +284,8 @@ def evaluate_bidder(options: Evaluate) -> None:
         panels.append(curve)
     write_section(options.run_dir, "bidders", "Unseen worlds", panels)
     rows = market_plots.baseline_table(results)
-    result = {"run_dir": str(options.run_dir), "worlds": options.episodes, "results": rows, "plot": _path(options.plot)}
-    _print(result, options.json, _table_text(rows, options.episodes))
+    result = {"run_dir": str(options.run_dir), "worlds": options.episodes, "results": rows, "plot": options.plot}
+    print_result(result, _table_text(rows, options.episodes), as_json=options.json)
 
 
 def _table_text(rows: Mapping[str, Mapping[str, Sequence[float]]], worlds: int) -> str:
@@ -321,12 +301,12 @@ def _table_text(rows: Mapping[str, Mapping[str, Sequence[float]]], worlds: int) 
 def export_bidder(options: Export) -> None:
     """Write the policy of a run for other programs."""
     files = export_policy(_restored(options.run_dir), options.out, onnx=options.onnx)
-    _print(files, options.json, "".join(f"{name}: {path}\n" for name, path in files.items()))
+    print_result(files, "".join(f"{name}: {path}\n" for name, path in files.items()), as_json=options.json)
 
 
 def compare(options: Compare) -> None:
     """Compare two ways to train, strategies, or baselines."""
-    progress, patterns = _Progress(options.quiet), load_patterns(options.patterns)
+    progress, patterns = ProgressLines(options.quiet), load_patterns(options.patterns)
     if options.what == "strategies":
         _compare_strategies(options, patterns, progress)
         return
@@ -335,7 +315,7 @@ def compare(options: Compare) -> None:
             progress.write("choosing the baselines in training worlds")
             results = compare_baselines(study_baselines(patterns), market, range(min(options.epochs, 10)))
         rows = market_plots.baseline_table(results)
-        _print({"what": "baselines", "results": rows}, options.json, _table_text(rows, options.episodes))
+        print_result({"what": "baselines", "results": rows}, _table_text(rows, options.episodes), as_json=options.json)
         return
     study = Study(
         patterns,
@@ -358,10 +338,10 @@ def compare(options: Compare) -> None:
             f"({low:+.3f} to {high:+.3f} over {len(a)} seeds, {lowest:+.3f} to {highest:+.3f} over worlds)\n"
         )
     lines += [f"{name}: score {m:.3f} ({low:.3f} to {high:.3f})\n" for name, (m, low, high) in found.baselines.items()]
-    _print({"what": options.what, **found.as_dict()}, options.json, "".join(lines))
+    print_result({"what": options.what, **found.as_dict()}, "".join(lines), as_json=options.json)
 
 
-def _compare_strategies(options: Compare, patterns: Patterns, progress: _Progress) -> None:
+def _compare_strategies(options: Compare, patterns: Patterns, progress: ProgressLines) -> None:
     with MonteCarloSimulator(options.worlds, None, options.worlds, patterns=patterns) as simulator:
         progress.write(f"simulating every level with every creative in {options.worlds} worlds")
         strategies = constant_strategies(simulator.setting.levels, simulator.worlds[0].creatives)
@@ -375,8 +355,8 @@ def _compare_strategies(options: Compare, patterns: Patterns, progress: _Progres
         f"  {'*' if r.robust else ' '} {r.name:<20} mean {r.mean:6.2f}  CVaR {r.cvar:6.2f}  wins {r.success_share:4.0%}"
         for r in found_patterns.strategies
     ]
-    result = {"what": "strategies", **found_patterns.as_dict(), "plot": _path(options.plot)}
-    _print(result, options.json, "\n".join(lines) + "\n")
+    result = {"what": "strategies", **found_patterns.as_dict(), "plot": options.plot}
+    print_result(result, "\n".join(lines) + "\n", as_json=options.json)
 
 
 def _world_type(name: str) -> WorldType:
@@ -386,17 +366,3 @@ def _world_type(name: str) -> WorldType:
         raise ConfigError(
             f"world type {name!r} is unknown: give one of {', '.join(k.value for k in WorldType)}"
         ) from error
-
-
-def _path(path: Path | None) -> str | None:
-    return None if path is None else str(path)
-
-
-def _print(result: Mapping[str, Any], as_json: bool, text: str) -> None:
-    """Print the result as one JSON object, or the text."""
-    write_result(json.dumps(result, default=_plain) + "\n" if as_json else text)
-
-
-def _plain(value: Any) -> Any:
-    """Return a numpy value as JSON knows it."""
-    return value.item() if isinstance(value, np.generic) else value.tolist()

@@ -1,25 +1,29 @@
-"""Write the results of a command to stdout, separate from what other code prints meanwhile."""
+"""Write the results of a command to stdout, apart from what other code prints meanwhile, and progress to stderr."""
 
 from __future__ import annotations
 
 import json
 import os
 import sys
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
+_PROGRESS_SECONDS = 5.0
 _pending: list[str] | None = None
 """Results kept until the end of `reserve_stdout`; None outside of it."""
 
 
 def print_result(values: Mapping[str, Any], text: str, *, as_json: bool) -> None:
-    """Write the result of a command to stdout: `values` as one JSON object, or `text`."""
-    write_result(json.dumps(values) + "\n" if as_json else text)
+    """Write the result of a command to stdout: `values` as one JSON object, or `text`.
 
+    Within `reserve_stdout`, keep it until its end.
+    """
+    if as_json:
+        from parallel_agents.core.files import plain  # imports numpy, which `--help` does not need
 
-def write_result(text: str) -> None:
-    """Write text to stdout, or keep it until the end of `reserve_stdout`."""
+        text = json.dumps(plain(values)) + "\n"
     if _pending is None:
         sys.stdout.write(text)
     else:
@@ -47,3 +51,17 @@ def reserve_stdout() -> Iterator[None]:
         sys.stdout, results, _pending = stdout, _pending, None
     stdout.write("".join(results))
     stdout.flush()
+
+
+class ProgressLines:
+    """Write progress to stderr: at most one line every few seconds, and every important line."""
+
+    def __init__(self, quiet: bool) -> None:
+        self._quiet, self._due = quiet, 0.0
+
+    def write(self, text: str, *, important: bool = False) -> None:
+        """Write a line, unless the last one was written only just now."""
+        if not self._quiet and (important or time.monotonic() >= self._due):
+            self._due = time.monotonic() + _PROGRESS_SECONDS
+            sys.stderr.write(f"{text}\n")
+            sys.stderr.flush()

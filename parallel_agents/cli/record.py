@@ -1,6 +1,7 @@
-"""The record of a run: what was run, by which command, from which source, on which machine.
+"""The record of a run: what was run, by which command, from which source, on which machine; and its log.
 
 `record.json` in the run folder holds it, and `source/` copies of the files that the target and the algorithm came from.
+If a run fails, the last record of its log says why and where.
 """
 
 from __future__ import annotations
@@ -9,20 +10,36 @@ import os
 import platform
 import subprocess
 import sys
-from collections.abc import Mapping
+import traceback
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import structlog
+
 from parallel_agents.cli.target import load_algorithm, load_target, source_file
 from parallel_agents.core import __version__
 from parallel_agents.core.config import MAX_CONFIG_BYTES, Config
-from parallel_agents.core.errors import ConfigError, TargetError
+from parallel_agents.core.errors import (
+    CheckpointError,
+    ConfigError,
+    ContractError,
+    DeadlineError,
+    Interrupted,
+    LearnerError,
+    TargetError,
+    WorkerDied,
+    WorldError,
+)
 from parallel_agents.core.files import plain, read_json, write_atomically
-from parallel_agents.engine.run import RunSummary
+from parallel_agents.engine.run import Run, RunSummary
 from parallel_agents.env import Environment
 from parallel_agents.execution.resources import cores
-from parallel_agents.tracking.run_folder import RunFolder
+from parallel_agents.tracking.logs import bind, configure_logs
+from parallel_agents.tracking.run_folder import RunFolder, flat
 
 RECORD = "record.json"
 SOURCES = "source"
@@ -89,13 +106,25 @@ def _git_state(folder: Path) -> dict[str, Any] | None:
 
 def read_record(folder: RunFolder) -> dict[str, Any]:
     """Return the record of a run; empty if it has none."""
+    record: dict[str, Any] = _read(folder.path / RECORD, MAX_CONFIG_BYTES)
+    return record
+
+
+def read_summary(folder: RunFolder) -> RunSummary:
+    """Return the summary of a run; empty if the run has not finished."""
+    summary: RunSummary = _read(folder.path / "summary.json", _MAX_SUMMARY_BYTES)
+    return summary
+
+
+def _read(path: Path, max_bytes: int) -> Any:
+    """Return a JSON object of a run folder; empty if it is absent."""
     try:
-        record = read_json(folder.path / RECORD, MAX_CONFIG_BYTES)
+        found = read_json(path, max_bytes)
     except FileNotFoundError:
         return {}
     except (OSError, ValueError) as error:
-        raise ConfigError(f"cannot read {folder.path / RECORD}: {error}") from error
-    return dict(record) if isinstance(record, Mapping) else {}
+        raise ConfigError(f"cannot read {path}: {error}") from error
+    return found if isinstance(found, dict) else {}
 
 
 def read_config(folder: RunFolder) -> Config:
@@ -107,24 +136,34 @@ def read_config(folder: RunFolder) -> Config:
         raise ConfigError(f"cannot read {path}: {error}") from error
 
 
-def read_summary(path: Path) -> RunSummary:
-    """Return the summary of a run folder; empty if the run has not finished."""
-    try:
-        summary: RunSummary = read_json(path / "summary.json", _MAX_SUMMARY_BYTES)
-    except FileNotFoundError:
-        return {}
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"cannot read {path / 'summary.json'}: {error}") from error
-    return summary if isinstance(summary, dict) else {}
+def flat_config(folder: RunFolder) -> dict[str, Any]:
+    """Return the configuration that a run was started with as plain values by `section.key`."""
+    return dict(flat(plain(read_config(folder).as_dict())))
 
 
-def open_environment(folder: RunFolder, target: str | None = None, config: Config | None = None) -> Environment:
+def differences(*values: Mapping[str, Any]) -> list[str]:
+    """Return a line for each key whose values differ.
+
+    >>> differences({"seed": 1, "epochs": 9}, {"seed": 2, "epochs": 9})
+    ['seed: 1 | 2']
+    """
+    keys = dict.fromkeys(key for each in values for key in each)
+    rows = {key: [each.get(key) for each in values] for key in keys}
+    return [f"{key}: {' | '.join(map(str, row))}" for key, row in rows.items() if any(one != row[0] for one in row)]
+
+
+def setting_name(setting: Mapping[str, Any]) -> str:
+    """Return the values of one setting of a sweep as a text; empty if nothing is swept."""
+    return " ".join(f"{key}={value}" for key, value in setting.items())
+
+
+def open_environment(folder: RunFolder, target: type[Environment] | str | None = None) -> Environment:
     """Return the environment of a run as it was started, from any current folder.
 
     target: the environment, if it has moved. Otherwise it is the one that was given, at its place then; where that file
     is gone, the copy of its source in the run folder.
     """
-    config = config or read_config(folder)
+    config = read_config(folder)
     sources = read_record(folder).get("sources", {})
     if ":" in str(config.model.get("algorithm", "")):
         load_algorithm(config.as_dict(), _place(folder, sources, "algorithm", "the file back to its place"))
@@ -146,3 +185,66 @@ def _place(folder: RunFolder, sources: Any, what: str, option: str) -> Path | No
         raise TargetError(f"{path}, from which the {what} of this run came, is gone: give {option}")
     sys.stderr.write(f"{path} is gone: using the copy {folder.path / copied}; or give {option}\n")
     return folder.path / copied
+
+
+# -- the log ---------------------------------------------------------------------------------------------------------
+
+_ADVICE: tuple[tuple[type[BaseException] | tuple[type[BaseException], ...], str], ...] = (
+    (Interrupted, ""),
+    ((WorldError, ContractError), "fix the environment at that place"),
+    (LearnerError, "--backend inline runs the same round in this process, for a debugger"),
+    (WorkerDied, "if the system ran out of memory, give fewer workers (parallel.num_workers) or smaller buffers"),
+    (
+        DeadlineError,
+        "stacks-NN.txt in the run folder says where every thread was; if it was only slow, raise "
+        "parallel.world_deadline or parallel.round_deadline",
+    ),
+    ((ConfigError, TargetError, CheckpointError), "do what the message says"),
+    (MemoryError, "give fewer worlds, agents or workers, or smaller buffers"),
+    (OSError, "free space on the disk, or repair it"),
+    (Exception, "fix the code at that place"),
+)
+_MAX_MESSAGE = 4000
+
+
+@dataclass
+class RunLog:
+    """The open log of a run folder; `run` is set as soon as the run exists."""
+
+    folder: RunFolder
+    run: Run | None = None
+
+    def log_failure(self, kind: str, message: str, advice: str, **place: Any) -> None:
+        """Write the last record: why the run failed and what to do."""
+        place |= self.run.position() if self.run is not None and self.run.loop.epoch else {}
+        advice = "; ".join(part for part in (advice, self._resume_hint()) if part)
+        structlog.get_logger().error("run_failed", error=kind, message=message[:_MAX_MESSAGE], **place, advice=advice)
+
+    def _resume_hint(self) -> str:
+        checkpointer = self.run.checkpointer if self.run is not None else None
+        if checkpointer is None:
+            return ""
+        epochs = checkpointer.written()
+        start = f"after epoch {epochs[-1]}" if epochs else "from its first epoch"
+        return f"`parallel-agents resume {self.folder.path}` goes on {start}"
+
+
+@contextmanager
+def open_run_log(folder: RunFolder, *, quiet: bool) -> Iterator[RunLog]:
+    """Write the log of a run folder during the block; if the block raises, log the failure last."""
+    with configure_logs(folder.log, run=folder.run_id, console=not quiet), bind(role="conductor"):
+        log = RunLog(folder)
+        try:
+            yield log
+        except BaseException as error:
+            advice = next((text for kinds, text in _ADVICE if isinstance(error, kinds)), "")
+            log.log_failure(type(error).__name__, str(error), advice, place=_origin(error))
+            raise
+
+
+def _origin(error: BaseException) -> str:
+    """Return file, line and function in which the first cause of an error was raised."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    frames = traceback.extract_tb(error.__traceback__)
+    return f"{frames[-1].filename}:{frames[-1].lineno} in {frames[-1].name}()" if frames else ""

@@ -14,7 +14,7 @@ from parallel_agents.algorithms import Model
 from parallel_agents.checkpoint import restore
 from parallel_agents.cli.commands import Curve, Eval, Export
 from parallel_agents.cli.output import print_result
-from parallel_agents.cli.record import open_environment, read_config
+from parallel_agents.cli.record import open_environment, read_config, setting_name
 from parallel_agents.cli.viewers import EpisodeRecorder, TerminalViewer, require_grid_game
 from parallel_agents.core.errors import ConfigError
 from parallel_agents.core.types import Array
@@ -34,7 +34,8 @@ def evaluate_run(options: Eval) -> None:
         raise ConfigError(f"--episodes {options.episodes}: give a whole number of at least 1")
     if not 0.1 <= options.fps <= 100:
         raise ConfigError(f"--fps {options.fps:g}: give a number of turns a second from 0.1 to 100")
-    folder, environment = _open_run(options)
+    folder = RunFolder.open(options.run_dir)
+    environment = open_environment(folder, options.target)
     if options.watch:
         require_grid_game(environment, "--watch")
     gif = None if options.gif is None else EpisodeRecorder(options.gif, options.fps, environment, options.seen_by)
@@ -61,11 +62,6 @@ def evaluate_run(options: Eval) -> None:
     if gif is not None:
         result["gif"] = str(gif.write())
     print_result(result, _format(result), as_json=options.json)
-
-
-def _open_run(options: Eval | Export) -> tuple[RunFolder, Environment]:
-    folder = RunFolder.open(options.run_dir)
-    return folder, open_environment(folder, options.target)
 
 
 def _summarise_settings(
@@ -136,15 +132,16 @@ def _bounds(interval: Interval) -> list[float | None]:
 
 
 def _format(result: Mapping[str, Any]) -> str:
-    low, high = (float("nan") if bound is None else bound for bound in result["interval"])
     replicas = result["replicas"] if len(result["replicas"]) > 1 else []
     over = f"{len(replicas)} seeds, " if replicas else ""
-    lines = [_format_setting(row) for row in result.get("settings", ())]
+    lines = [
+        f"{setting_name(row['setting'])}: {_interval_text(row)} {row['interval_over']}"
+        for row in result.get("settings", ())
+    ]
     if lines:
         lines.append("the best setting:")
     lines += [
-        f"mean return {result['mean_return']:.2f} [{low:.2f}, {high:.2f}] over {over}{result['episodes']} episodes, "
-        f"weights of epoch {result['epoch']}"
+        f"mean return {_interval_text(result)} {over}{result['episodes']} episodes, weights of epoch {result['epoch']}"
     ]
     lines += [f"  {name:<16} {mean:10.2f}" for name, mean in result["agents"].items()]
     lines += [f"  seed {row['seed']:<11} {row['mean_return']:10.2f}  epoch {row['epoch']}" for row in replicas]
@@ -156,16 +153,15 @@ def _format(result: Mapping[str, Any]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _format_setting(row: Mapping[str, Any]) -> str:
-    name = " ".join(f"{key}={value}" for key, value in row["setting"].items())
+def _interval_text(row: Mapping[str, Any]) -> str:
     low, high = (float("nan") if bound is None else bound for bound in row["interval"])
-    return f"{name}: {row['mean_return']:.2f} [{low:.2f}, {high:.2f}] over {row['interval_over']}"
+    return f"{row['mean_return']:.2f} [{low:.2f}, {high:.2f}] over"
 
 
 def export_weights(options: Export) -> None:
     """Write the weights of one agent of a run into a file."""
-    folder, environment = _open_run(options)
-    run = environment.prepare()
+    folder = RunFolder.open(options.run_dir)
+    run = open_environment(folder, options.target).prepare()
     count = len(run.environments)
     if not 0 <= options.replica < count:
         raise ConfigError(f"--replica {options.replica}: this run has replicas 0 to {count - 1}")
@@ -211,7 +207,7 @@ def draw_curve(options: Curve) -> None:
         samples = _samples(metrics, each=int(metrics.start.get("replicas", 1)) // len(settings))
         over.add("seeds" if metrics.start.get("replicas", 1) // len(settings) > 1 else "agents")
         for setting, table in zip(settings, samples.reshape(len(settings), -1, len(metrics.epochs)), strict=True):
-            label = " ".join([path.name, *(f"{key}={value}" for key, value in setting.items())])
+            label = f"{path.name} {setting_name(setting)}".rstrip()
             curves[label] = _smoothed(table, options.smooth)
             places[label] = metrics.column(_AXES[options.x])
     try:

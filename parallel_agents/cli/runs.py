@@ -10,12 +10,17 @@ import numpy as np
 
 from parallel_agents.cli.commands import Compare, Runs
 from parallel_agents.cli.output import print_result
-from parallel_agents.cli.record import read_config, read_record, read_summary
-from parallel_agents.core.config import Config
+from parallel_agents.cli.record import (
+    differences,
+    flat_config,
+    read_config,
+    read_record,
+    read_summary,
+    setting_name,
+)
 from parallel_agents.core.errors import ConfigError, FolderInUse
-from parallel_agents.core.files import plain
 from parallel_agents.core.folder_lock import require_unlocked
-from parallel_agents.tracking.metrics import Metrics, read_metrics
+from parallel_agents.tracking.metrics import read_metrics
 from parallel_agents.tracking.run_folder import RunFolder
 from parallel_agents.tracking.statistics import Interval, mean_interval
 
@@ -39,10 +44,11 @@ def list_runs(options: Runs) -> None:
 
 def _describe(path: Path) -> dict[str, Any]:
     """Return what `runs` shows of a run folder."""
-    folder, config = RunFolder.open(path), _config(path)
-    summary, metrics = read_summary(path), _metrics(path)
-    last: Mapping[str, Any] = metrics.epochs[-1] if metrics is not None and metrics.epochs else {}
-    record = read_record(folder)
+    folder = RunFolder.open(path)
+    summary, record = read_summary(folder), read_record(folder)
+    config = read_config(folder) if (path / "config.json").is_file() else None
+    epochs = read_metrics(path).epochs if folder.metrics.is_file() else []
+    last: Mapping[str, Any] = epochs[-1] if epochs else {}
     classes = ", ".join(sorted({str(model["class"]) for model in record.get("models", {}).values()}))
     row = {
         "run": str(path),
@@ -56,17 +62,8 @@ def _describe(path: Path) -> dict[str, Any]:
         "digest": summary.get("digest"),
         "status": _status(path, finished=bool(summary)),
     }
-    settings = plain(config.as_dict()) if config else {}
-    flat = [f"{section}.{key}={value}" for section, keys in settings.items() for key, value in keys.items()]
-    return {**row, "search": " ".join([*map(str, row.values()), *flat])}
-
-
-def _config(path: Path) -> Config | None:
-    return read_config(RunFolder.open(path)) if (path / "config.json").is_file() else None
-
-
-def _metrics(path: Path) -> Metrics | None:
-    return read_metrics(path) if (path / "metrics.jsonl").is_file() else None
+    settings = [f"{key}={value}" for key, value in flat_config(folder).items()] if config else []
+    return {**row, "search": " ".join([*map(str, row.values()), *settings])}
 
 
 def _status(path: Path, *, finished: bool) -> str:
@@ -83,13 +80,13 @@ def compare(options: Compare) -> None:
         raise ConfigError("no run to compare: give run folders, as `train` printed them")
     rows = [row for path in options.run_dirs for row in _results(path)]
     rows.sort(key=lambda row: -np.inf if row["mean"] is None else -row["mean"])
-    different = _different_settings(options.run_dirs)
+    different = differences(*(flat_config(RunFolder.open(path)) for path in options.run_dirs))
     result = {"measure": f"ep_rew_mean of the last {SHARE:.0%} of epochs", "rows": rows, "config": different}
     text = format_table(("run", "setting", "seeds", "total_timesteps", "mean", "low", "high"), rows)
     if different:
         text += f"settings that differ, in {' | '.join(map(str, options.run_dirs))}:\n"
         text += "".join(f"  {line}\n" for line in different)
-    print_result(plain(result), f"{result['measure']}, 95 % intervals over seeds\n{text}", as_json=options.json)
+    print_result(result, f"{result['measure']}, 95 % intervals over seeds\n{text}", as_json=options.json)
 
 
 def _results(path: Path) -> list[dict[str, Any]]:
@@ -106,7 +103,7 @@ def _results(path: Path) -> list[dict[str, Any]]:
         rows.append(
             {
                 "run": str(path),
-                "setting": " ".join(f"{key}={value}" for key, value in setting.items()),
+                "setting": setting_name(setting),
                 "seeds": len(replicas),
                 "total_timesteps": metrics.epochs[-1].get("total_timesteps"),
                 **{
@@ -116,20 +113,6 @@ def _results(path: Path) -> list[dict[str, Any]]:
             }
         )
     return rows
-
-
-def _different_settings(paths: Sequence[Path]) -> list[str]:
-    """Return the values of the configuration in which the runs differ, a line for each key."""
-    flat = []
-    for path in paths:
-        sections = plain(read_config(RunFolder.open(path)).as_dict())
-        flat.append({f"{section}.{key}": value for section, keys in sections.items() for key, value in keys.items()})
-    keys = list(dict.fromkeys(key for each in flat for key in each))
-    return [
-        f"{key}: {' | '.join(str(each.get(key)) for each in flat)}"
-        for key in keys
-        if any(each.get(key) != flat[0].get(key) for each in flat)
-    ]
 
 
 def format_table(columns: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> str:

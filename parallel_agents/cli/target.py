@@ -64,14 +64,16 @@ def _about(text: str) -> str:
 _FOREIGN = ("gymnasium:", "pettingzoo:")
 
 
-def load_target(target: str, place: Path | None = None) -> type[Environment]:
+def load_target(target: type[Environment] | str, place: Path | None = None) -> type[Environment]:
     """Return the environment class of a shipped game, a Python file, `file.py:Class`, `module:Class`, or a foreign one.
 
-    place: where the target's file is now.
+    A class is returned as it is. place: where the target's file is now.
 
     A file may import modules of its own folder. A module is looked for in the current folder first. Foreign
     environments come from installed packages: for them nothing in the current folder is imported.
     """
+    if isinstance(target, type):
+        return target
     file, _, name = target.partition(".py:")
     if target.endswith(".py") or name:
         path = place or Path(f"{file}.py" if name else target)

@@ -1,4 +1,4 @@
-"""`parallel-agents train` and `resume`: run a training and leave its results in a run folder."""
+"""`parallel-agents train`, `resume` and `config`: run a training and leave its results in a run folder."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
+from dataclasses import asdict, is_dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,17 +16,17 @@ import structlog
 
 from parallel_agents.checkpoint import Checkpointer, checkpoint_obstacle, restore
 from parallel_agents.checkpoint.store import Store
-from parallel_agents.cli.commands import Resume, TrackingOptions, Train
+from parallel_agents.cli.commands import Resume, ShowConfig, TrackingOptions, Train
 from parallel_agents.cli.output import print_result
 from parallel_agents.cli.process_watchdog import SharedStatus
-from parallel_agents.cli.record import open_environment, write_record
-from parallel_agents.cli.run_log import RunLog, open_run_log
+from parallel_agents.cli.record import RunLog, open_environment, open_run_log, setting_name, write_record
 from parallel_agents.cli.signals import graceful_stop
 from parallel_agents.cli.target import load_algorithm, load_callback, load_target
 from parallel_agents.cli.viewers import TerminalCallback, require_grid_game
 from parallel_agents.cli.watching import watched
 from parallel_agents.core.config import Config, merge, parse_setting, parse_sweep
 from parallel_agents.core.errors import ConfigError, Interrupted
+from parallel_agents.core.files import plain
 from parallel_agents.engine.run import RunSummary
 from parallel_agents.env import Environment
 from parallel_agents.execution import watchdog
@@ -34,9 +35,8 @@ from parallel_agents.tracking.logs import EventLog
 from parallel_agents.tracking.metrics import MetricsWriter, write_table
 from parallel_agents.tracking.progress import show_progress
 from parallel_agents.tracking.run_folder import RunFolder
-from parallel_agents.tracking.services import MLflowWriter, WandbWriter, load_mlflow, load_wandb
+from parallel_agents.tracking.services import SERVICES
 from parallel_agents.tracking.statistics import mean_interval
-from parallel_agents.tracking.tensorboard import TensorBoardWriter, load_tensorboard
 from parallel_agents.tracking.timeline import TraceWriter
 
 
@@ -126,17 +126,11 @@ def open_trackers(options: TrackingOptions, folder: Path | None = None) -> list[
 
     folder: the run folder; None: only check that every tracker can be made.
     """
-    loaders = {"tensorboard": load_tensorboard, "wandb": load_wandb, "mlflow": load_mlflow}
-    for name, load in loaders.items():
-        if getattr(options, name):
-            load()
+    chosen = [service for service in SERVICES if getattr(options, service.name)]
+    for service in chosen:
+        service.load()
     listeners = [load_callback(name) for name in options.listener]
-    if folder is None:
-        return []
-    trackers: list[Callback] = [TensorBoardWriter(folder / "tensorboard", root=folder)] if options.tensorboard else []
-    trackers += [WandbWriter(folder)] if options.wandb else []
-    trackers += [MLflowWriter(folder)] if options.mlflow else []
-    return [*trackers, *listeners]
+    return [] if folder is None else [*(service(folder) for service in chosen), *listeners]
 
 
 def _run_training(
@@ -253,6 +247,35 @@ def short_options(**given: Any) -> dict[str, dict[str, Any]]:
     return found
 
 
+def show_config(options: ShowConfig) -> None:
+    """Print every value of the configuration and where it comes from."""
+    layers = option_layers(options)
+    given = merge(*(layer for _, layer in layers))
+    load_algorithm(given)
+    make = load_target(options.target)
+    environment = make(config=given)
+    sections = environment.config.as_dict()
+    own = getattr(environment.agents[0].model, "options", None)
+    if is_dataclass(own) and not isinstance(own, type):
+        sections["model"] = {**asdict(own), **sections["model"]}
+    layers.insert(0, (make.__name__, dict(environment.defaults(given))))
+    rows = [
+        {"key": f"{section}.{key}", "value": plain(value), "origin": _origin(layers, section, key)}
+        for section, keys in sections.items()
+        for key, value in keys.items()
+    ]
+    width = max(len(row["key"]) for row in rows)
+    values = max(min(40, len(str(row["value"]))) for row in rows)
+    text = "".join(f"{row['key']:<{width}}  {row['value']!s:<{values}}  {row['origin']}\n" for row in rows)
+    print_result({"target": options.target, "config": rows}, text, as_json=options.json)
+
+
+def _origin(layers: list[tuple[str, dict[str, Any]]], section: str, key: str) -> str:
+    """Return the last source that gives a key."""
+    found = [name for name, layer in layers if isinstance(layer.get(section), Mapping) and key in layer[section]]
+    return found[-1] if found else "default"
+
+
 def _format(summary: Mapping[str, Any]) -> str:
     digest = summary["digest"] or f"none: {summary['no_digest']}"
     return (
@@ -276,8 +299,7 @@ def _format_sweep(replicas: Sequence[Mapping[str, Any]]) -> str:
     """Return a line for each combination of a sweep, the best first, with its 95 % interval over seeds."""
     groups: dict[str, list[float]] = {}
     for replica in replicas:
-        setting = " ".join(f"{key}={value}" for key, value in replica["setting"].items())
-        groups.setdefault(setting, []).append(replica["mean_reward"])
+        groups.setdefault(setting_name(replica["setting"]), []).append(replica["mean_reward"])
     if "" in groups:
         return ""
     intervals = {setting: mean_interval(np.array(rewards)) for setting, rewards in groups.items()}

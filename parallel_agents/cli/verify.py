@@ -12,10 +12,17 @@ from typing import Any
 import numpy as np
 
 from parallel_agents.checkpoint import restore
-from parallel_agents.checkpoint.store import Manifest, Store
+from parallel_agents.checkpoint.store import Store
 from parallel_agents.cli.commands import Diff, Verify
 from parallel_agents.cli.output import print_result
-from parallel_agents.cli.record import open_environment, read_config, read_record, read_summary
+from parallel_agents.cli.record import (
+    differences,
+    flat_config,
+    open_environment,
+    read_config,
+    read_record,
+    read_summary,
+)
 from parallel_agents.core import __version__
 from parallel_agents.core.errors import CheckpointError, ConfigError
 from parallel_agents.core.files import plain, read_json, write_json
@@ -37,13 +44,16 @@ def verify(options: Verify) -> int:
     if options.run_dir.suffix == ".json" and options.run_dir.is_file():
         return _check_certificate(options)
     folder = RunFolder.open(options.run_dir)
-    summary = read_summary(folder.path)
+    summary = read_summary(folder)
     recorded = summary.get("digest")
     if not recorded:
         reason = summary.get("no_digest") or "it has no summary.json, so it did not finish"
         raise ConfigError(f"{folder.path} has no digest that could be confirmed: {reason}")
-    steps = _sampled(folder, options) if options.sample else _in_full(folder, options, int(summary["epochs"]), recorded)
-    compared = list(steps)
+    if options.sample:
+        compared = list(_sampled(folder, options))
+    else:  # from its configuration alone
+        run = open_environment(folder, options.target).prepare()
+        compared = [_replayed(run, 0, int(summary["epochs"]), recorded, options)]
     equal = all(step["equal"] for step in compared)
     result = {
         "run_dir": str(folder.path),
@@ -51,20 +61,15 @@ def verify(options: Verify) -> int:
         "digest": recorded,
         "mode": "sampled" if options.sample else "full",
         "replayed": compared,
-        "fingerprint_differences": _differences(
+        "fingerprint_differences": differences(
             summary["fingerprint"], fingerprint(portable="arithmetic" in summary["fingerprint"])
         ),
     }
     if options.certificate is not None:
         write_json(options.certificate, make_certificate(folder, summary, result))
         result["certificate"] = str(options.certificate)
-    print_result(plain(result), _format_verified(result), as_json=options.json)
+    print_result(result, _format_verified(result), as_json=options.json)
     return 0 if equal else 1
-
-
-def _in_full(folder: RunFolder, options: Verify, epochs: int, digest: str) -> Iterator[dict[str, Any]]:
-    """Replay the whole run from its configuration alone."""
-    yield _replayed(open_environment(folder, options.target).prepare(), 0, epochs, digest, options)
 
 
 def _sampled(folder: RunFolder, options: Verify) -> Iterator[dict[str, Any]]:
@@ -174,7 +179,7 @@ def _sha256(data: bytes) -> str:
 def diff(options: Diff) -> int:
     """Compare two run folders; return 1 if they differ in their results."""
     one, other = RunFolder.open(options.run_dir), RunFolder.open(options.other)
-    summaries = read_summary(one.path), read_summary(other.path)
+    summaries = read_summary(one), read_summary(other)
     records = read_record(one), read_record(other)
     digests = [summary.get("digest") for summary in summaries]
     equal = digests[0] is not None and digests[0] == digests[1]
@@ -183,31 +188,20 @@ def diff(options: Diff) -> int:
         "equal": equal,
         "digests": digests,
         "epochs": [summary.get("epochs") for summary in summaries],
-        "config": _differences(_flat(one), _flat(other)),
-        "fingerprint": _differences(*(record.get("fingerprint", {}) for record in records)),
-        "version": _differences(*({"version": record.get("version"), "git": record.get("git")} for record in records)),
-        "sources": _differences(_source_hashes(one), _source_hashes(other)),
+        "config": differences(flat_config(one), flat_config(other)),
+        "fingerprint": differences(*(record.get("fingerprint", {}) for record in records)),
+        "version": differences(*({"version": record.get("version"), "git": record.get("git")} for record in records)),
+        "sources": differences(_source_hashes(one), _source_hashes(other)),
         "first_metric": None if equal else first_difference(read_metrics(one.path), read_metrics(other.path)),
         "first_tensor": None if equal else _first_tensor(one, other, agent_names(read_metrics(one.path))),
     }
-    print_result(plain(result), _format_diff(result), as_json=options.json)
+    print_result(result, _format_diff(result), as_json=options.json)
     return 0 if equal else 1
-
-
-def _flat(folder: RunFolder) -> dict[str, Any]:
-    sections = plain(read_config(folder).as_dict())
-    return {f"{section}.{key}": value for section, keys in sections.items() for key, value in keys.items()}
 
 
 def _source_hashes(folder: RunFolder) -> dict[str, str]:
     root = folder.path / "source"
     return {str(path.relative_to(root)): _sha256(path.read_bytes())[:12] for path in sorted(root.rglob("*.py"))}
-
-
-def _differences(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
-    """Return a line for each key whose values differ."""
-    keys = [key for key in dict.fromkeys([*one, *other]) if one.get(key) != other.get(key)]
-    return [f"{key}: {one.get(key)} | {other.get(key)}" for key in keys]
 
 
 def agent_names(metrics: Metrics) -> list[str]:
@@ -242,31 +236,28 @@ def _first_tensor(one: RunFolder, other: RunFolder, names: Sequence[str]) -> dic
     stores = Store(one.path), Store(other.path)
     for epoch in sorted(set(stores[0].epochs()) & set(stores[1].epochs())):
         try:
-            pairs = [(store, store.manifest(epoch)) for store in stores]
-            ours, theirs = (_state_arrays(store, manifest) for store, manifest in pairs)
+            manifests = [store.manifest(epoch) for store in stores]
+            ours, theirs = (
+                store.read(manifest, f"state-{epoch:06d}.safetensors")
+                for store, manifest in zip(stores, manifests, strict=True)
+            )
         except CheckpointError:
             continue
         for name in sorted(name for name in set(ours) & set(theirs) if ".metric." not in name):
             if (place := _first_place(ours[name], theirs[name])) is not None:
                 stack, _, tensor = name.partition(".")
-                alone = [size for size, _ in pairs[0][1].values["shape"]] == [len(names)]
+                alone = [size for size, _ in manifests[0].values["shape"]] == [len(names)]
                 agent = names[place] if alone and stack == "0" else f"row {place} of stack {stack}"
                 return {"epoch": epoch, "agent": agent, "tensor": tensor}
     return None
-
-
-def _state_arrays(store: Store, manifest: Manifest) -> dict[str, Array]:
-    return store.read(manifest, f"state-{manifest.epoch:06d}.safetensors")
 
 
 def _first_place(one: Array, other: Array) -> int | None:
     """Return the first row in which two arrays differ in a byte; None: they are equal."""
     if one.shape != other.shape or one.dtype != other.dtype:
         return 0
-    if one.tobytes() == other.tobytes() or not one.ndim:
-        return None if one.tobytes() == other.tobytes() else 0
-    rows = [row for row in range(len(one)) if np.asarray(one[row]).tobytes() != np.asarray(other[row]).tobytes()]
-    return rows[0]
+    rows = zip(np.atleast_1d(one), np.atleast_1d(other), strict=True)
+    return next((place for place, (a, b) in enumerate(rows) if a.tobytes() != b.tobytes()), None)
 
 
 def _format_diff(result: Mapping[str, Any]) -> str:

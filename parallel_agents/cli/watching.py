@@ -6,10 +6,11 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from parallel_agents.cli.commands import Report, Trace, Watch
 from parallel_agents.cli.output import print_result
 from parallel_agents.core.errors import ConfigError
 from parallel_agents.tracking.live_page import LivePage
@@ -19,10 +20,10 @@ from parallel_agents.tracking.run_view import open_views
 from parallel_agents.tracking.timeline import read_trace
 
 
-def watch(run_dirs: Sequence[Path], host: str, port: int | None) -> None:
+def watch(options: Watch) -> None:
     """Serve a page of runs until this process is interrupted."""
     os.nice(10)  # runs come first
-    with LivePage(open_views(run_dirs), host=host, port=port) as page:
+    with LivePage(open_views(options.run_dirs), host=options.host, port=options.port) as page:
         sys.stderr.write(f"{page.address}  (Ctrl-C ends it)\n")
         sys.stderr.flush()
         threading.Event().wait()
@@ -52,20 +53,18 @@ def watched(run_dir: Path) -> Iterator[None]:
             server.wait()
 
 
-def report(run_dirs: Sequence[Path], out: Path, plots: Path | None, *, as_json: bool) -> None:
+def report(options: Report) -> None:
     """Write a report of runs."""
-    result = write_report(run_dirs, out, plots=plots)
-    text = f"report {out} ({result['bytes']:,} bytes)\n" + (
-        f"{len(result['plots'])} plots in {plots}\n" if plots else ""
-    )
-    print_result(result, text, as_json=as_json)
+    result = write_report(options.run_dirs, options.out, plots=options.plots)
+    plots = f"{len(result['plots'])} plots in {options.plots}\n" if options.plots else ""
+    print_result(result, f"report {options.out} ({result['bytes']:,} bytes)\n{plots}", as_json=options.json)
 
 
-def print_trace(run_dir: Path, *, as_json: bool) -> None:
+def trace(options: Trace) -> None:
     """Print what the timeline of a run says."""
-    path = RunFolder.open(run_dir).trace
+    path = RunFolder.open(options.run_dir).trace
     try:
-        trace = read_trace(path)
+        found = read_trace(path)
     except (OSError, ValueError) as error:
         raise ConfigError(f"cannot read {path}: {getattr(error, 'strerror', None) or error}") from error
-    print_result(trace.as_dict(), trace.text(), as_json=as_json)
+    print_result(found.as_dict(), found.text(), as_json=options.json)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
 import tyro
+
+from parallel_agents.cli.commands import Command, Json, Quiet, Settings, group
 
 Version = Literal["head", "leaderboard", "debugged"]
 Red = Literal["B_line", "Meander", "Sleep"]
@@ -15,16 +17,9 @@ _RULE = "How compliance is judged; only the default means that the defender defe
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Command:
-    json: bool = False
-    """Print exactly one JSON object on stdout."""
-    quiet: bool = False
-    """No progress display."""
-
-    def run(self) -> int | None:
-        from parallel_agents.cli.workflow_runs import run
-
-        return run(self)
+class _Command(Command):
+    json: Json = False
+    quiet: Quiet = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,6 +39,7 @@ class Replay(_Command):
     Example: parallel-agents workflow replay episodes.jsonl.gz --version head --json
     """
 
+    function = "workflow_runs:replay_recording"
     file: tyro.conf.Positional[Path]
     """Recording, a .jsonl.gz file."""
     version: Version = "head"
@@ -57,6 +53,7 @@ class Train(_Game):
     Example: parallel-agents workflow train --version leaderboard --epochs 200 --out runs/defender
     """
 
+    function = "workflow_runs:train_defender"
     order: str | None = None
     """Five unit types separated by commas, the most urgent first; or "all": one policy for all orders."""
     red: tuple[Red, ...] = ("B_line", "Meander")
@@ -76,7 +73,7 @@ class Train(_Game):
     """Folder of a policy for orders to start from, instead of a new one (with --order)."""
     resume: Path | None = None
     """Folder of a training with --order to go on with; of the other options only --epochs is read."""
-    set: Annotated[tuple[str, ...], tyro.conf.arg(metavar="SECTION.KEY=VALUE"), tyro.conf.UseAppendAction] = ()
+    set: Settings = ()
     """Set one value of the configuration; with --order one of the learner's, such as model.lr. May be repeated."""
     plots: bool = False
     """Draw the learning curve (with --order)."""
@@ -91,6 +88,7 @@ class Search(_Game):
     Example: parallel-agents workflow search --red Meander --late-start 50 --out runs/search
     """
 
+    function = "workflow_runs:search_orders"
     out: Path | None = None
     """Folder of the search; a search that is in it is resumed. By default a new one under runs/."""
     envs: int = 25
@@ -126,6 +124,7 @@ class Evaluate(_Command):
     Example: parallel-agents workflow evaluate my_agents:Defender --episodes 1000
     """
 
+    function = "workflow_runs:evaluate_defender"
     defender: tyro.conf.Positional[tuple[str, ...]]
     """Folders that `workflow train` printed, or files of weights (several: an ensemble); module:Class, an agent with
     the challenge's get_action(observation, action_space); or sleep, random, react_restore, react_remove, op_once or
@@ -161,6 +160,7 @@ class Landscape(_Game):
     Example: parallel-agents workflow landscape --red Meander --late-start 50 --picture orders.png
     """
 
+    function = "workflow_runs:show_landscape"
     policy: Path | None = None
     """Folder of a policy that was trained with --order; by default the script that obeys every order."""
     red: Red = "Meander"
@@ -173,19 +173,11 @@ class Landscape(_Game):
     """Draw compliance and return of all orders as a map (PNG)."""
 
 
-@dataclass(frozen=True)
-class Workflow:
-    """Network defence in an order of repair: replay, train, search, evaluate, landscape."""
-
-    command: tyro.conf.OmitArgPrefixes[
-        tyro.conf.OmitSubcommandPrefixes[
-            Annotated[Replay, tyro.conf.subcommand("replay")]
-            | Annotated[Train, tyro.conf.subcommand("train")]
-            | Annotated[Search, tyro.conf.subcommand("search")]
-            | Annotated[Evaluate, tyro.conf.subcommand("evaluate")]
-            | Annotated[Landscape, tyro.conf.subcommand("landscape")]
-        ]
-    ] = field()
-
-    def run(self) -> int | None:
-        return self.command.run()
+Workflow = group(
+    "Network defence in an order of repair: replay, train, search, evaluate, landscape.",
+    replay=Replay,
+    train=Train,
+    search=Search,
+    evaluate=Evaluate,
+    landscape=Landscape,
+)

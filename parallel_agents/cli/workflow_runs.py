@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-import time
 from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import asdict
@@ -15,8 +14,8 @@ from typing import Any
 from parallel_agents.algorithms import Model
 from parallel_agents.checkpoint import restore
 from parallel_agents.cli import commands
-from parallel_agents.cli.output import print_result
-from parallel_agents.cli.record import read_config
+from parallel_agents.cli.output import ProgressLines, print_result
+from parallel_agents.cli.record import open_environment
 from parallel_agents.cli.target import load_object, load_target
 from parallel_agents.cli.train import train
 from parallel_agents.cli.workflow import Evaluate, Landscape, Replay, Search, Train
@@ -54,56 +53,25 @@ from parallel_agents.workflows.trainer import (
 from parallel_agents.workflows.wrapper import ParallelEnvWrapper
 
 _DEFENCE = "parallel_agents.workflows.defence:NetworkDefence"
-_PROGRESS_SECONDS = 5.0
 _SAVE_EVERY = 10  # episodes
 
 
-def run(options: Any) -> int | None:
-    """Run the command with these options; return its exit code, None if it is 0."""
-    match options:
-        case Replay():
-            return _replay(options)
-        case Train(order=None, resume=None):
-            _train(options)
-        case Train():
-            _train_in_order(options)
-        case Search():
-            _search(options)
-        case Evaluate():
-            _evaluate(options)
-        case Landscape():
-            _landscape(options)
-    return None
-
-
-class _ProgressLines:
-    """Writes progress to stderr: at most one line every few seconds, and every important line."""
-
-    def __init__(self, quiet: bool) -> None:
-        self._quiet, self._next_time = quiet, 0.0
-
-    def write(self, text: str, *, important: bool = False) -> None:
-        """Write a line, unless the last one was written only just now."""
-        now = time.monotonic()
-        if not self._quiet and (important or now >= self._next_time):
-            self._next_time = now + _PROGRESS_SECONDS
-            sys.stderr.write(f"{text}\n")
-            sys.stderr.flush()
-
-
-def _replay(options: Replay) -> int:
+def replay_recording(options: Replay) -> int:
     """Replay a recording and print how many turns differ; return 1 if any does."""
-    _ProgressLines(options.quiet).write(f"replaying {options.file} as {options.version}")
+    ProgressLines(options.quiet).write(f"replaying {options.file} as {options.version}")
     result = replay(options.file, options.version)
     text = f"{result['episodes']} episodes, {result['steps']:,} steps, {result['mismatches']} mismatches"
     if result["first_mismatch"] is not None:
         text += f"\nfirst mismatch: {json.dumps(result['first_mismatch'])}"
-    _print(result, options.json, text)
+    print_result(result, text + "\n", as_json=options.json)
     return int(result["mismatches"] > 0)
 
 
-def _train(options: Train) -> None:
-    """Train the environment `NetworkDefence`, as the command `train` does."""
+def train_defender(options: Train) -> None:
+    """Train the environment `NetworkDefence` as the command `train` does, or with an order a conditioned defender."""
+    if options.order is not None or options.resume is not None:
+        _train_in_order(options)
+        return
     given = {"--alignment": options.alignment, "--rule": options.rule, "--start": options.start,
              "--clone": options.clone or None, "--plots": options.plots or None}  # fmt: skip
     if needless := [name for name, value in given.items() if value is not None]:
@@ -126,7 +94,7 @@ def _train(options: Train) -> None:
 
 def _train_in_order(options: Train) -> None:
     """Train a conditioned defender on one order, or on all of them; or go on with such a training."""
-    lines = _ProgressLines(options.quiet)
+    lines = ProgressLines(options.quiet)
     if options.resume is None:
         agent, about = _new_agent(options, lines)
         opened = RunFolder.create("workflow-order", options.out)
@@ -167,15 +135,16 @@ def _train_in_order(options: Train) -> None:
         "returns": history.returns, "agreement": about["agreement"],
     }  # fmt: skip
     end = "learnt" if history.stopped else "all episodes used"
-    _print(
-        values, options.json,
+    print_result(
+        values,
         f"{history.episodes} episodes ({end}), compliance {history.compliance[-1]:.2f} "
         f"(documented measure {history.documented[-1]:.2f}), return {history.returns[-1]:.1f}\n"
-        f"run folder {folder.path}",
-    )  # fmt: skip
+        f"run folder {folder.path}\n",
+        as_json=options.json,
+    )
 
 
-def _new_agent(options: Train, lines: _ProgressLines) -> tuple[ParallelOrderConditionedPPO, dict[str, Any]]:
+def _new_agent(options: Train, lines: ProgressLines) -> tuple[ParallelOrderConditionedPPO, dict[str, Any]]:
     """Return a new conditioned agent, perhaps cloned from the script, and what is stored beside it."""
     order = "all" if options.order == "all" else _parse_order(str(options.order))
     n_envs = 25 if options.worlds is None else options.worlds
@@ -208,7 +177,7 @@ def _new_agent(options: Train, lines: _ProgressLines) -> tuple[ParallelOrderCond
     return agent, about | {"agreement": agreement}
 
 
-def _search(options: Search) -> None:
+def search_orders(options: Search) -> None:
     """Run a whole search, or the rest of one."""
     trainer = ParallelWorkflowRLTrainer(
         options.envs, options.workflows, options.episodes, options.threshold, min_episodes=options.min_episodes,
@@ -216,7 +185,7 @@ def _search(options: Search) -> None:
         start=None if options.start is None else str(options.start), seed=options.seed,
         worlds={"red": options.red, "version": options.version, "late_start": options.late_start},
     )  # fmt: skip
-    folder, lines = options.out, _ProgressLines(options.quiet)
+    folder, lines = options.out, ProgressLines(options.quiet)
     if folder is None:
         with RunFolder.create("workflow-search") as created:  # its lock is released here, and the search takes it
             folder = created.path
@@ -247,15 +216,16 @@ def _search(options: Search) -> None:
         "best": list(search.best), "seconds": search.seconds, "run_dir": str(folder), "pictures": pictures,
         "results": results,
     }  # fmt: skip
-    _print(
-        values, options.json,
+    print_result(
+        values,
         f"{len(search.results)} orders in {search.seconds:.0f} s; best by the Gaussian process: "
         f"{' > '.join(search.best)}; highest return {max(trial.value for trial in search.trials):.1f}\n"
-        f"run folder {folder}",
-    )  # fmt: skip
+        f"run folder {folder}\n",
+        as_json=options.json,
+    )
 
 
-def _evaluate(options: Evaluate) -> None:
+def evaluate_defender(options: Evaluate) -> None:
     """Score a defender by the challenge's measure, or judge it under an order."""
     if not options.defender:
         raise ConfigError("no defender is named: give a run folder, module:Class, or a scripted policy")
@@ -265,7 +235,7 @@ def _evaluate(options: Evaluate) -> None:
         make_policy = _evaluate_in_order(options, values, ordered=ordered)
     else:
         make_policy = _policy_factory(options)
-        _ProgressLines(options.quiet).write(
+        ProgressLines(options.quiet).write(
             f"playing {options.episodes} episodes against each red agent, in four variants of the game"
         )
         table = score_table(make_policy, options.episodes, options.seed)
@@ -277,7 +247,7 @@ def _evaluate(options: Evaluate) -> None:
             _write_table(options.out, values, table)
     values |= _write_pictures(options, make_policy)
     text = values.pop("text")
-    _print(values, options.json, text)
+    print_result(values, text + "\n", as_json=options.json)
 
 
 def _write_table(folder: Path, values: Mapping[str, Any], table: Mapping[str, Score]) -> None:
@@ -308,8 +278,7 @@ def _models(path: Path, *, best: bool) -> list[Model]:
     folder = RunFolder.open(path)
     if folder.environment != _DEFENCE:
         raise ConfigError(f"{path} is a run of {folder.environment}: give one of `workflow train`")
-    environment = load_target(_DEFENCE)(config=read_config(folder))
-    run = environment.prepare()
+    run = open_environment(folder).prepare()
     restore(run, folder.path, best=best)
     if best:
         for stack in run.group.stacks:
@@ -339,10 +308,7 @@ def _evaluate_in_order(options: Evaluate, values: dict[str, Any], *, ordered: bo
         make_policy: PolicyFactory = partial(agent.policy, order)
     else:
         order, make_policy = _parse_order(str(options.order)), _policy_factory(options)
-    worlds = NetworkWorlds(
-        options.episodes, red=options.red, version=options.version, steps=options.steps, late_start=late_start,
-        seed=options.seed, purpose=Purpose.EVALUATION_WORLD,
-    )  # fmt: skip
+    worlds = _evaluation_worlds(options, options.episodes, late_start)
     result = evaluate_in_order(make_policy(worlds), order, worlds)
     values |= {"order": list(order), "mean_return": result.value, **asdict(result), "learnt": result.learnt()}
     values["text"] = (
@@ -353,25 +319,29 @@ def _evaluate_in_order(options: Evaluate, values: dict[str, Any], *, ordered: bo
     return make_policy
 
 
-def _write_pictures(options: Evaluate, make_policy: PolicyFactory) -> dict[str, str | None]:
+def _evaluation_worlds(options: Evaluate, n_worlds: int, late_start: int) -> NetworkWorlds:
+    return NetworkWorlds(
+        n_worlds, red=options.red, version=options.version, steps=options.steps, late_start=late_start,
+        seed=options.seed, purpose=Purpose.EVALUATION_WORLD,
+    )  # fmt: skip
+
+
+def _write_pictures(options: Evaluate, make_policy: PolicyFactory) -> dict[str, Path | None]:
     """Write an episode as a GIF or a timeline if asked to; return the paths."""
     paths = {"animation": options.animation, "timeline": options.timeline}
     if any(paths.values()):
-        worlds = NetworkWorlds(
-            1, red=options.red, version=options.version, steps=options.steps, late_start=options.late_start,
-            seed=options.seed, purpose=Purpose.EVALUATION_WORLD,
-        )  # fmt: skip
+        worlds = _evaluation_worlds(options, 1, options.late_start)
         episode = record_episode(worlds, make_policy(worlds))
         if options.animation is not None:
             episode_animation(episode, options.animation)
         if options.timeline is not None:
             timeline_picture(episode, options.timeline)
-    return {name: None if path is None else str(path) for name, path in paths.items()}
+    return paths
 
 
-def _landscape(options: Landscape) -> None:
+def show_landscape(options: Landscape) -> None:
     """Evaluate all orders by brute force and print them, best first."""
-    lines = _ProgressLines(options.quiet)
+    lines = ProgressLines(options.quiet)
     make_policy = None if options.policy is None else load_policy(options.policy)[0].policy
     result = landscape(
         options.red, options.version, late_start=options.late_start, episodes=options.episodes, seed=options.seed,
@@ -383,13 +353,13 @@ def _landscape(options: Landscape) -> None:
         (ORDERS[i], result.means[i], result.errors[i], result.compliance[i]) for i in result.means.argsort()[::-1]
     ]
     values = {
-        "best": list(result.best), "picture": None if options.picture is None else str(options.picture),
+        "best": list(result.best), "picture": options.picture,
         "orders": [{"order": list(order), "mean": mean, "error": error, "compliance": compliance}
                    for order, mean, error, compliance in ranking],
     }  # fmt: skip
     rows = [f"{mean:9.2f} ± {Z95 * error:.2f}  compliance {compliance:.3f}  {' > '.join(order)}"
             for order, mean, error, compliance in ranking]  # fmt: skip
-    _print(values, options.json, "\n".join(rows))
+    print_result(values, "\n".join(rows) + "\n", as_json=options.json)
 
 
 def _draw(panels: Mapping[str, Panel], folder: Path) -> list[str]:
@@ -403,8 +373,3 @@ def _draw(panels: Mapping[str, Panel], folder: Path) -> list[str]:
 def _parse_order(text: str) -> Order:
     """Return the order that a comma-separated text names."""
     return check_order([name.strip() for name in text.split(",")])
-
-
-def _print(values: Mapping[str, Any], as_json: bool, text: str) -> None:
-    """Print the values as JSON, or the text."""
-    print_result(plain(values), text + "\n", as_json=as_json)

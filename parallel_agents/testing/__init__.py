@@ -8,13 +8,12 @@
 or `parallel-agents check my_game.py`. Every check runs the real engine on your own environment; nothing is mocked.
 
 conformance  the checks of an environment and of a buffer
-trace        what an environment returned, call by call, and where two runs first differ
-generators   an error for every use of a global random generator
+trace        what an environment returned, call by call, where two runs first differ, and an error for every use of a
+             global random generator
 """
 
 from parallel_agents.testing.conformance import Finding, check_buffer, check_environment
-from parallel_agents.testing.generators import no_global_generators
-from parallel_agents.testing.trace import Trace, first_difference, record
+from parallel_agents.testing.trace import Trace, first_difference, no_global_generators, record
 
 __all__ = [
     "Finding",

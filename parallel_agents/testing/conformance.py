@@ -17,8 +17,14 @@ from parallel_agents.checkpoint import Checkpointer, checkpoint_obstacle, restor
 from parallel_agents.core.config import Config, merge
 from parallel_agents.core.errors import ConfigError, ParallelAgentsError
 from parallel_agents.env import Environment
-from parallel_agents.testing.generators import no_global_generators
-from parallel_agents.testing.trace import Trace, copied_arrays, equal_bytes, first_difference, record
+from parallel_agents.testing.trace import (
+    Trace,
+    copied_arrays,
+    equal_bytes,
+    first_difference,
+    no_global_generators,
+    record,
+)
 
 EPOCHS = 5
 MAX_TURNS = 200

@@ -32,37 +32,27 @@ class Callback(Protocol):
 
     def on_start(self, run: RunInfo) -> None:
         """Handle the start of a run, before the first epoch."""
+        return
 
     def on_epoch(self, stats: EpochStats) -> None:
         """Handle the end of an epoch."""
+        return
 
     def on_round(self, result: RoundStats) -> None:
         """Handle a published round; `result` has all agents of all stacks in canonical order."""
+        return
 
     def on_event(self, name: str, fields: Mapping[str, Any]) -> None:
         """Handle an event that belongs in the log: a retry, a fallback, a warning."""
+        return
 
     def on_end(self, summary: Mapping[str, Any]) -> None:
         """Handle the end of a run, after the last epoch or when the run stops early; called once."""
+        return
 
 
 class BaseCallback(Callback):
     """A callback that does nothing: the base of callbacks that implement some of the methods."""
-
-    def on_start(self, run: RunInfo) -> None:
-        return None
-
-    def on_epoch(self, stats: EpochStats) -> None:
-        return None
-
-    def on_round(self, result: RoundStats) -> None:
-        return None
-
-    def on_event(self, name: str, fields: Mapping[str, Any]) -> None:
-        return None
-
-    def on_end(self, summary: Mapping[str, Any]) -> None:
-        return None
 
 
 class Throttle:
@@ -101,28 +91,24 @@ class CallbackList(Callback):
         return len(self._callbacks)
 
     def on_start(self, run: RunInfo) -> None:
-        self._call("on_start", lambda callback: callback.on_start(run))
+        self._call("on_start", run)
 
     def on_epoch(self, stats: EpochStats) -> None:
-        frozen = _read_only(stats)
-        self._call("on_epoch", lambda callback: callback.on_epoch(frozen))
+        self._call("on_epoch", _read_only(stats))
 
     def on_round(self, result: RoundStats) -> None:
-        frozen = _read_only(result)
-        self._call("on_round", lambda callback: callback.on_round(frozen))
+        self._call("on_round", _read_only(result))
 
     def on_event(self, name: str, fields: Mapping[str, Any]) -> None:
-        frozen = MappingProxyType(dict(fields))
-        self._call("on_event", lambda callback: callback.on_event(name, frozen))
+        self._call("on_event", name, MappingProxyType(dict(fields)))
 
     def on_end(self, summary: Mapping[str, Any]) -> None:
-        frozen = MappingProxyType(dict(summary))
-        self._call("on_end", lambda callback: callback.on_end(frozen))
+        self._call("on_end", MappingProxyType(dict(summary)))
 
-    def _call(self, method: str, call: Callable[[Callback], None]) -> None:
+    def _call(self, method: str, *arguments: Any) -> None:
         for callback in tuple(self._callbacks):
             try:
-                call(callback)
+                getattr(callback, method)(*arguments)
             except (Exception, SystemExit):  # a failing callback must not end the run
                 self._callbacks = [other for other in self._callbacks if other is not callback]
                 self.dropped += 1

@@ -250,6 +250,12 @@ def sample_jsonl(path: Path, count: int) -> list[bytes]:
     return [line for line in dict.fromkeys(lines) if line.endswith(b"\n")]
 
 
+def jsonl_size(path: Path) -> int:
+    """Return the number of bytes in all parts."""
+    with ExitStack() as stack:
+        return sum(os.fstat(part.fileno()).st_size for part in _open_parts(path, stack))
+
+
 def parse_lines(data: bytes) -> tuple[list[dict[str, Any]], int]:
     """Return the JSON objects of complete lines, and how many lines were broken.
 

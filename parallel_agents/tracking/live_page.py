@@ -32,8 +32,7 @@ from urllib.parse import parse_qs, unquote, urlsplit
 
 from parallel_agents.core.errors import ConfigError
 from parallel_agents.core.files import plain
-from parallel_agents.tracking.comparison import compare_runs
-from parallel_agents.tracking.run_view import RunView, open_views
+from parallel_agents.tracking.run_view import RunView, compare_runs, open_views
 
 DEFAULT_PORT = 6160
 _POLL = 1.0

@@ -20,7 +20,7 @@ import os
 import sys
 import threading
 from collections.abc import Mapping
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -29,7 +29,6 @@ import structlog
 from structlog.contextvars import bind_contextvars, get_contextvars, unbind_contextvars
 from structlog.typing import EventDict, WrappedLogger
 
-from parallel_agents.core.errors import ConfigError
 from parallel_agents.core.files import plain
 from parallel_agents.core.types import EpochStats, RunInfo
 from parallel_agents.tracking.callbacks import BaseCallback
@@ -39,7 +38,6 @@ CONTEXT = ("run", "role", "agent", "version")
 _RESULTS = ("digest", "epochs", "turns", "updates", "failures", "wall_seconds", "mean_reward", "reproducible")
 _SHOWN_ELSEWHERE = ("run_started", "run_ended")
 """Records of the file that the console leaves out, since the progress display and the summary say the same."""
-_LEVELS = ("debug", "info", "warning", "error", "critical")
 
 
 class _FileSink:
@@ -76,22 +74,24 @@ class _FileSink:
 class _Console:
     """The last processor of our own configuration: format the record for stderr, or drop it."""
 
-    def __init__(self, *, enabled: bool, level: str) -> None:
-        self.enabled, self.level = enabled, level
-        self.users = 1
+    def __init__(self, *, enabled: bool) -> None:
+        self.enabled = enabled
+        self.users = 0
         self._render = structlog.dev.ConsoleRenderer(
             colors=sys.stderr is not None and sys.stderr.isatty(), exception_formatter=structlog.dev.plain_traceback
         )
 
     def __call__(self, logger: WrappedLogger, method: str, event: EventDict) -> str:
-        shown = event.get("event") not in _SHOWN_ELSEWHERE and _severity(method) >= _severity(self.level)
+        shown = event.get("event") not in _SHOWN_ELSEWHERE and method != "debug"
         if not self.enabled or not shown:
             raise structlog.DropEvent
         return self._render(logger, method, event)
 
-
-def _severity(method: str) -> int:
-    return int(getattr(logging, "ERROR" if method == "exception" else method.upper()))
+    def release(self) -> None:
+        """Count one user less; the last one takes the configuration along."""
+        self.users -= 1
+        if not self.users:
+            structlog.reset_defaults()
 
 
 class _StderrLogger:
@@ -112,74 +112,44 @@ def _write_stderr(message: str) -> None:
         sys.stderr.flush()
 
 
-class Logs:
-    """The result of `configure_logs`; `close`, or the end of a `with` block, undoes the configuration."""
-
-    def __init__(self, sinks: list[_FileSink], console: _Console | None) -> None:
-        self._sinks, self._console = sinks, console
-        self._context = bind(run=sinks[0].run) if sinks else bind()
-        self._open = True
-
-    def close(self) -> None:
-        """Close the file and restore structlog; may be called twice."""
-        if not self._open:
-            return
-        self._open = False
-        structlog.configure(processors=[step for step in _processors() if step not in self._sinks])
-        for sink in self._sinks:
-            sink.file.close()
-        self._context.undo()
-        if self._console is not None:
-            self._console.users -= 1
-            if self._console.users == 0:
-                structlog.reset_defaults()
-
-    def __enter__(self) -> Logs:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-
 def configure_logs(
-    path: Path | None,
-    *,
-    run: str = "",
-    console: bool = True,
-    level: str = "info",
-    max_bytes: int = 16 * MIB,
-    backups: int = 3,
-) -> Logs:
+    path: Path, *, run: str, console: bool = True, max_bytes: int = 16 * MIB, backups: int = 3
+) -> ExitStack:
     """Send records of `run` to the file `path` and, unless structlog is configured already, to stderr.
 
-    With `path` None, there is only the console, as for a command that starts no run.
+    `close` of the result, or the end of a `with` block, closes the file and restores structlog.
     """
-    if level not in _LEVELS:
-        raise ConfigError(f"log level {level!r} is unknown: choose one of {', '.join(_LEVELS)}")
-    return _install([] if path is None else [_FileSink(path, run, max_bytes, backups)], console, level)
+    return _install([_FileSink(path, run, max_bytes, backups)], console)
 
 
-def _install(sinks: list[_FileSink], enabled: bool, level: str) -> Logs:
+def _install(sinks: list[_FileSink], enabled: bool) -> ExitStack:
+    """Add the sinks to structlog's processors, and a console if it has none yet; return what undoes it."""
+    console, undo = _find_console(), ExitStack()
     if structlog.is_configured():  # by the user, or by an earlier call for another run
         structlog.configure(processors=[*sinks, *_processors()])
-        console = _find_console()
-        if console is not None:
-            console.users += 1
-        return Logs(sinks, console)
-    console = _Console(enabled=enabled, level=level)
-    structlog.configure(
-        processors=[
-            *sinks,
-            structlog.contextvars.merge_contextvars,
-            structlog.processors.add_log_level,
-            structlog.processors.TimeStamper(fmt="%H:%M:%S", utc=False),
-            console,
-        ],
-        wrapper_class=structlog.make_filtering_bound_logger(logging.DEBUG),  # the file gets all, the console filters
-        logger_factory=_StderrLogger,
-        cache_logger_on_first_use=False,  # a cached logger outlives its configuration and cannot be pickled
-    )
-    return Logs(sinks, console)
+    else:
+        console = _Console(enabled=enabled)
+        structlog.configure(
+            processors=[
+                *sinks,
+                structlog.contextvars.merge_contextvars,
+                structlog.processors.add_log_level,
+                structlog.processors.TimeStamper(fmt="%H:%M:%S", utc=False),
+                console,
+            ],
+            wrapper_class=structlog.make_filtering_bound_logger(logging.DEBUG),  # the console filters
+            logger_factory=_StderrLogger,
+            cache_logger_on_first_use=False,  # a cached logger outlives its configuration and cannot be pickled
+        )
+    if console is not None:
+        console.users += 1
+        undo.callback(console.release)
+    if sinks:
+        undo.callback(bind(run=sinks[0].run).undo)
+    for sink in sinks:
+        undo.callback(sink.file.close)
+    undo.callback(lambda: structlog.configure(processors=[step for step in _processors() if step not in sinks]))
+    return undo
 
 
 def _processors() -> list[Any]:
@@ -228,17 +198,16 @@ def worker_context() -> dict[str, Any]:
         "context": plain(get_contextvars()),
         "files": _file_settings(),
         "console": console is None or console.enabled,
-        "level": "info" if console is None else console.level,
     }
 
 
-def configure_worker(settings: Mapping[str, Any]) -> Logs:
+def configure_worker(settings: Mapping[str, Any]) -> ExitStack:
     """Configure the logs of a spawned process as in the process that called `worker_context`."""
     present = _file_settings()
     sinks = [_FileSink(**file) for file in settings["files"] if file not in present]
-    logs = _install(sinks, settings["console"], settings["level"])
+    undo = _install(sinks, settings["console"])
     bind_contextvars(**settings["context"])
-    return logs
+    return undo
 
 
 class EventLog(BaseCallback):

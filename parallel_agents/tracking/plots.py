@@ -68,6 +68,12 @@ def line(name: str, values: ArrayLike, low: ArrayLike | None = None, high: Array
     return result
 
 
+def with_interval(name: str, samples: Floats) -> Panel:
+    """Return a line of the mean of (samples, p) with its 95 % t-interval."""
+    mean, half = mean_half_width(samples)
+    return line(name, mean, mean - half, mean + half)
+
+
 def chart(
     title: str, x: ArrayLike, lines: Sequence[Panel], *, xlabel: str = "epoch", ylabel: str = "", note: str = ""
 ) -> Panel:
@@ -148,13 +154,12 @@ def learning_curve(
     over: str = "agents",
     lines: Mapping[str, float] | None = None,
     title: str = "",
-    level: float = 0.95,
     points: int = 200,
     x: Mapping[str, ArrayLike] | None = None,
     xlabel: str = "epoch",
     ylabel: str = "mean reward",
 ) -> Panel:
-    """Return a chart of the mean of each curve, (samples, epochs), with t-intervals over the samples.
+    """Return a chart of the mean of each curve, (samples, epochs), with 95 % t-intervals over the samples.
 
     With `out`, draw it into that file. `over` names the samples (agents, seeds). `lines` are horizontal lines, such as
     the mean of a random policy. A curve with more than `points` epochs is averaged over neighbouring epochs first. `x`
@@ -168,12 +173,11 @@ def learning_curve(
         places, means = bin_epochs(values, points)
         if x is not None:
             places = bin_epochs(_checked(label, np.asarray(x[label])[None]), points)[1][0]
-        mean, half = mean_half_width(means, level=level)
-        drawn.append(line(label, mean, mean - half, mean + half) | {"x": numbers(places, 9)})
+        drawn.append(with_interval(label, means) | {"x": numbers(places, 9)})
     ends = [min(entry["x"][0] for entry in drawn), max(entry["x"][-1] for entry in drawn)]
     for label, height in (lines or {}).items():
         drawn.append(line(label, [height, height]) | {"x": ends, "dashed": True})
-    panel = chart(title, [], drawn, xlabel=xlabel, ylabel=f"{ylabel}, {level:.0%} interval over {over}")
+    panel = chart(title, [], drawn, xlabel=xlabel, ylabel=f"{ylabel}, 95% interval over {over}")
     if out is not None:
         draw_panel(panel, out)
     return panel

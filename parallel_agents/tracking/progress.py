@@ -23,6 +23,7 @@ from parallel_agents.core.errors import ConfigError
 from parallel_agents.core.types import Array, EpochStats, RunInfo
 from parallel_agents.tracking.callbacks import BaseCallback, Callback
 from parallel_agents.tracking.episodes import WINDOW, episode_means, newest_episodes
+from parallel_agents.tracking.metric_bins import Bins
 
 Clock = Callable[[], float]
 _WINDOW = 10.0
@@ -171,24 +172,18 @@ class Sparklines:
     """
 
     def __init__(self, names: Sequence[str]) -> None:
-        self._names = list(names)[:_SPARKLINES]
-        self._rows: list[Array] = []
-        self._stride, self._sum, self._count = 1, np.zeros(len(self._names)), 0
+        self._names, self._epochs = list(names)[:_SPARKLINES], 0
+        self._bins = Bins(_SPARKLINE_WIDTH)
 
     def add(self, rewards: Array) -> None:
         """Add the rewards (agents,) of an epoch."""
-        self._sum = self._sum + np.nan_to_num(np.asarray(rewards, float)[: len(self._names)])
-        self._count += 1
-        if self._count == self._stride:
-            self._rows.append(self._sum / self._count)
-            self._sum, self._count = np.zeros(len(self._names)), 0
-        if len(self._rows) == _SPARKLINE_WIDTH:
-            self._rows = [(a + b) / 2 for a, b in zip(self._rows[::2], self._rows[1::2], strict=True)]
-            self._stride *= 2
+        self._epochs += 1
+        shown = np.nan_to_num(np.asarray(rewards, float)[: len(self._names)])
+        self._bins.add("reward", np.array([self._epochs]), shown[None])
 
     def text(self) -> str:
         """Return each agent's name and line, scaled from its least to its largest value."""
-        columns = np.transpose(self._rows).tolist() if self._rows else []
+        columns = self._bins.means("reward").T.tolist() if self._epochs else []
         return "  ".join(f"{name} {_sparkline(column)}" for name, column in zip(self._names, columns, strict=False))
 
 

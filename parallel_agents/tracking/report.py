@@ -17,10 +17,9 @@ from typing import Any
 
 from parallel_agents.core.errors import ConfigError
 from parallel_agents.core.files import plain, write_atomically
-from parallel_agents.tracking.comparison import compare_runs
 from parallel_agents.tracking.live_page import read_asset
 from parallel_agents.tracking.plots import Panel, draw_panel, write_csv
-from parallel_agents.tracking.run_view import RunView, Section, open_views
+from parallel_agents.tracking.run_view import RunView, Section, compare_runs, open_views
 
 MAX_BYTES = 3_000_000
 _MAX_PICTURE_BYTES = 1_200_000

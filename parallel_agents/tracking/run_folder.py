@@ -152,3 +152,16 @@ def _read_run_file(path: Path) -> tuple[str, str]:
 def _slug(environment: str) -> str:
     """Return a valid folder name for any target."""
     return re.sub(r"[^\w.]+", "-", environment, flags=re.ASCII).strip("-._") or "run"
+
+
+def flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield the values of nested dictionaries, such as those of `config.json`, by `section.key`.
+
+    >>> dict(flat({"model": {"lr": 0.1, "options": {}}}))
+    {'model.lr': 0.1, 'model.options': {}}
+    """
+    for name, value in values.items():
+        if isinstance(value, dict) and value:
+            yield from flat(value, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", value

@@ -1,4 +1,4 @@
-"""Read a run folder, of a finished run or of one that is still writing, and describe it as panels.
+"""Read run folders, of finished runs or of ones that are still writing, and describe one or several as panels.
 
 Nothing here talks to the run: everything comes from its files, in memory that does not grow with their length. Metrics
 are averaged over bins of epochs while they are read (`metric_bins`); a long file is sampled first, so that its whole
@@ -13,7 +13,7 @@ import os
 import re
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -24,11 +24,26 @@ import numpy as np
 from parallel_agents.core.errors import ConfigError, ParallelAgentsError
 from parallel_agents.core.files import open_folder, read_file, read_json
 from parallel_agents.core.folder_lock import is_locked
-from parallel_agents.tracking.jsonl import MIB, JsonlTail, parse_lines, sample_jsonl
-from parallel_agents.tracking.metric_bins import Floats, MetricsState
+from parallel_agents.tracking.jsonl import MIB, JsonlTail, jsonl_size, parse_lines, sample_jsonl
+from parallel_agents.tracking.metric_bins import RECENT_EPOCHS, Floats, MetricsState
 from parallel_agents.tracking.metrics import FILE_NAME
-from parallel_agents.tracking.plots import LIVE_PICTURE, Panel, chart, facts, line, numbers, table
-from parallel_agents.tracking.statistics import mean_half_width, mean_interval
+from parallel_agents.tracking.plots import (
+    LIVE_PICTURE,
+    Panel,
+    chart,
+    facts,
+    intervals,
+    line,
+    numbers,
+    table,
+    with_interval,
+)
+from parallel_agents.tracking.run_folder import flat
+from parallel_agents.tracking.statistics import (
+    bootstrap_interval,
+    mean_interval,
+    probability_of_improvement,
+)
 from parallel_agents.tracking.timeline import Trace, read_trace
 
 Section = dict[str, Any]
@@ -132,7 +147,7 @@ class RunView:
                 self.problems[name] = found
 
     def _read_metrics(self, until: float) -> None:
-        if self._restarts == 0 and sum(part.st_size for part in _parts(self.path / FILE_NAME)) > _SAMPLE_ABOVE:
+        if self._restarts == 0 and jsonl_size(self.path / FILE_NAME) > _SAMPLE_ABOVE:
             self.metrics = MetricsState()
             self.metrics.add(b"".join(sample_jsonl(self.path / FILE_NAME, 400)))
             self._restarts, self.version = -1, self.version + 1
@@ -284,7 +299,8 @@ class RunView:
                 ["Reward", format_number(last.get("mean_reward")),
                  f"mean of {len(recent)}: {format_number(float(np.mean(recent)))}" if recent else "last epoch"],
                 ["Turns/s", format_number(last.get("turns_per_second")), "last epoch"],
-                ["Updates/s", format_number(self._update_rate()), f"{format_number(last.get('updates'))} in all"],
+                ["Updates/s", format_number(self._recent_mean("updates_per_second")),
+                 f"{format_number(last.get('updates'))} in all"],
                 ["Lag", format_number(last.get("lag")), f"rounds; weights {format_number(last.get('version'))}"],
             ]  # fmt: skip
         elif isinstance(summary.get("mean_reward"), int | float):
@@ -294,20 +310,16 @@ class RunView:
         return {"kind": "tiles", "title": "", "tiles": tiles}
 
     def _remaining(self) -> str:
-        last, bins = self.metrics.last_epoch, self.metrics.bins
-        epoch, epochs = _number(last.get("epoch")), _number(self.metrics.start.get("epochs"))
-        if not self.running or epoch is None or epochs is None or "seconds" not in bins.names():
+        epoch, epochs = _number(self.metrics.last_epoch.get("epoch")), _number(self.metrics.start.get("epochs"))
+        seconds = self._recent_mean("seconds")
+        if not self.running or epoch is None or epochs is None or seconds is None or epoch >= epochs:
             return ""
-        seconds = bins.means("seconds")[-20:, 0]
-        if epoch >= epochs or not np.isfinite(seconds).any():
-            return ""
-        return f", about {timedelta(seconds=round((epochs - epoch) * float(np.nanmean(seconds))))} to go"
+        return f", about {timedelta(seconds=round((epochs - epoch) * seconds))} to go"
 
-    def _update_rate(self) -> float | None:
+    def _recent_mean(self, name: str) -> float | None:
+        """Return the mean of a column with one value over the last 20 bins; None if there is none."""
         bins = self.metrics.bins
-        if "updates_per_second" not in bins.names():
-            return None
-        recent = bins.means("updates_per_second")[-20:, 0]
+        recent = bins.means(name)[-20:, 0] if name in bins.names() else np.empty(0)
         return float(np.nanmean(recent)) if np.isfinite(recent).any() else None
 
     def settings(self) -> list[str]:
@@ -470,34 +482,15 @@ class RunView:
         result |= {name.replace("_", " "): format_number(summary[name]) for name in names if name in summary}
         panels = [facts("Result", result)]
         if config:
-            panels.append(facts("Configuration", dict(_flat(config))))
+            panels.append(facts("Configuration", dict(flat(config))))
         if fingerprint:
-            panels.append(facts("Versions and fingerprint", dict(_flat(fingerprint))))
+            panels.append(facts("Versions and fingerprint", dict(flat(fingerprint))))
         return panels
 
 
 def section(title: str, panels: Sequence[Panel]) -> Section:
     """Return panels under a title, without those that are empty."""
     return {"title": title, "panels": [panel for panel in panels if panel]}
-
-
-def _parts(path: Path) -> Iterator[os.stat_result]:
-    """Yield the status of every part of a metrics file."""
-    number = 0
-    while True:
-        part = path if number == 0 else path.with_name(f"{path.name}.{number}")
-        try:
-            yield os.stat(part, follow_symlinks=False)
-        except FileNotFoundError:
-            if number:
-                return
-        number += 1
-
-
-def with_interval(name: str, samples: Floats) -> Panel:
-    """Return a line of the mean of (samples, p) with its 95 % t-interval."""
-    mean, half = mean_half_width(samples)
-    return line(name, mean, mean - half, mean + half)
 
 
 def _columns(record: Mapping[str, Any]) -> dict[str, list[Any]]:
@@ -516,14 +509,6 @@ def format_number(value: Any) -> str:
     if not math.isfinite(value):
         return ""
     return f"{value:,.0f}" if float(value).is_integer() or abs(value) >= 10_000 else f"{value:,.4g}"
-
-
-def _flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    for name, value in values.items():
-        if isinstance(value, dict) and value:
-            yield from _flat(value, f"{prefix}{name}.")
-        else:
-            yield f"{prefix}{name}", value
 
 
 def is_run(path: Path) -> bool:
@@ -547,3 +532,67 @@ def open_views(paths: Sequence[Path]) -> list[RunView]:
     if not views:
         raise ConfigError("no run to show: give a run folder, as `train` printed it, or a folder that holds some")
     return views
+
+
+# -- several runs ------------------------------------------------------------------------------------------------------
+
+
+def compare_runs(views: Sequence[RunView]) -> list[Section]:
+    """Return curves of runs, and of the settings of a sweep, side by side, and statistics of their last epochs.
+
+    They are compared by mean rewards, as Agarwal et al. (2021) advise for few seeds.
+    """
+    names = _distinct([view.name for view in views])
+    rows = [
+        [name, entry["environment"], entry["status"],
+         *(format_number(entry[key]) for key in ("epoch", "reward", "turns_per_second", "faults"))]
+        for name, entry in zip(names, (view.overview() for view in views), strict=True)
+    ]  # fmt: skip
+    sections = [
+        section("Runs", [table("", ["run", "environment", "status", "epoch", "reward", "turns/s", "faults"], rows)])
+    ]
+    groups: dict[str, Group] = {}
+    lines = []
+    for view, name in zip(views, names, strict=True):
+        for group in view.groups():
+            label = " ".join(part for part in (name if len(views) > 1 else "", group.setting) if part) or name
+            groups[label] = group
+            lines.append(with_interval(label, group.curve) | {"x": numbers(view.metrics.bins.epochs(), 9)})
+    if not groups:
+        return sections
+    over = " or ".join(sorted({group.over for group in groups.values()}))
+    note = f"95 % interval over {over}"
+    sections.append(section("Learning", [chart("Reward per epoch", [], lines, ylabel="reward", note=note)]))
+    scores = {label: group.scores[np.isfinite(group.scores)] for label, group in groups.items()}
+    scores = {label: values for label, values in scores.items() if len(values) > 1}
+    if not scores:
+        return sections
+    note = f"mean reward of the last {RECENT_EPOCHS} epochs, of {over}; 95 % bootstrap interval"
+    if over != "seeds":
+        note += "; agents of one seed are not independent: train several seeds (--seeds) to compare"
+    panels = [intervals("Interquartile mean", {label: bootstrap_interval(values) for label, values in scores.items()},
+                        xlabel="reward", note=note)]  # fmt: skip
+    first, *others = scores
+    if others:
+        better = {f"{label} > {first}": probability_of_improvement(scores[label], scores[first]) for label in others}
+        panels.append(intervals("Probability of improvement", better, xlabel=f"over {first}", reference=0.5,
+                                note="chance that a seed of the one beats a seed of the other")
+                      | {"range": [0.0, 1.0]})  # fmt: skip
+    paired = [label for label in others if groups[label].seeds == groups[first].seeds != [] and over == "seeds"
+              and len(scores[label]) == len(scores[first])]  # fmt: skip
+    if paired:
+        differences = {f"{label} − {first}": mean_interval(scores[label] - scores[first]) for label in paired}
+        panels.append(intervals("Difference on equal seeds", differences, xlabel="reward", reference=0.0,
+                                note="mean of paired differences; 95 % t-interval"))  # fmt: skip
+    sections.append(section("Comparison", panels))
+    return sections
+
+
+def _distinct(names: Sequence[str]) -> list[str]:
+    """Return the names, with a number added where one occurs twice."""
+    seen: dict[str, int] = {}
+    found = []
+    for name in names:
+        seen[name] = seen.get(name, 0) + 1
+        found.append(name if seen[name] == 1 else f"{name} ({seen[name]})")
+    return found

@@ -11,10 +11,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from functools import lru_cache
 from statistics import NormalDist
-from typing import Any, NamedTuple, overload
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -25,6 +24,8 @@ from parallel_agents.core.seeding import Purpose, generator
 Floats = NDArray[np.float64]
 _NO_AGENT = 2**32 - 1  # the last agent id, which no agent has: these draws are not those of any agent
 _BLOCK = 2**22  # resampled values in memory at a time
+_TAIL = 0.025
+RESAMPLES = 2000
 
 
 class Interval(NamedTuple):
@@ -35,53 +36,36 @@ class Interval(NamedTuple):
     high: float
 
 
-@overload
-def interquartile_mean(scores: ArrayLike) -> float: ...
-@overload
-def interquartile_mean(scores: ArrayLike, axis: int) -> Floats: ...
-def interquartile_mean(scores: ArrayLike, axis: int | None = None) -> float | Floats:
-    """Return the mean of the middle half of all scores, or along an axis; floor(n/4) are cut at either end.
+def interquartile_mean(scores: ArrayLike) -> float:
+    """Return the mean of the middle half of all scores; floor(n/4) are cut at either end.
 
     As in Agarwal et al. 2021, "Deep Reinforcement Learning at the Edge of the Statistical Precipice".
     """
-    values = _checked(scores)
-    rows = values.reshape(1, -1) if axis is None else np.moveaxis(values, axis, -1)
-    count = rows.shape[-1]
-    middle = np.sort(rows, axis=-1)[..., count // 4 : count - count // 4].mean(axis=-1)
-    return float(middle[0]) if axis is None else np.asarray(middle)
+    return float(_middle_means(_checked(scores).reshape(1, -1))[0])
 
 
-def bootstrap_interval(
-    scores: ArrayLike,
-    statistic: Callable[..., Any] = interquartile_mean,
-    *,
-    seed: int = 0,
-    level: float = 0.95,
-    resamples: int = 2000,
-) -> Interval:
-    """Return a percentile interval by stratified bootstrap (Efron 1979; Agarwal et al. 2021).
+def _middle_means(rows: Floats) -> Floats:
+    """Return the interquartile mean of each row (r, n)."""
+    count = rows.shape[1]
+    return np.asarray(np.sort(rows, axis=1)[:, count // 4 : count - count // 4].mean(axis=1))
 
-    `scores` is (runs,) or (runs, strata). Runs are drawn with replacement, separately within each stratum (a task, an
-    agent). `statistic` takes an array and an axis, as `np.mean` does. Equal seeds give equal intervals.
+
+def bootstrap_interval(scores: ArrayLike, *, seed: int = 0) -> Interval:
+    """Return the interquartile mean of (n,) scores with its 95 % percentile interval by bootstrap (Efron 1979).
+
+    Equal seeds give equal intervals.
 
     >>> bootstrap_interval([2.0, 2.0, 2.0])
     Interval(estimate=2.0, low=2.0, high=2.0)
     """
-    table = _checked(scores)
-    if table.ndim > 2:
-        raise ShapeError(f"scores have shape {table.shape}: give (runs,) or (runs, strata)")
-    if resamples < 1:
-        raise ConfigError(f"{resamples} resamples were asked for: give at least 1, better 2000")
-    tail = _tail(level)
-    table = table.reshape(len(table), -1)
-    values = np.concatenate([statistic(block, axis=1) for block in _resampled(table, seed, resamples)])
-    low, high = np.quantile(values, [tail, 1 - tail])
-    return Interval(float(statistic(table.reshape(1, -1), axis=1)[0]), float(low), float(high))
+    values = _one_axis(scores)
+    draws, rows = generator(seed, Purpose.SAMPLE, agent=_NO_AGENT), max(1, _BLOCK // len(values))
+    blocks = [min(rows, RESAMPLES - first) for first in range(0, RESAMPLES, rows)]
+    found = [_middle_means(values[_resampled(draws, count, len(values))]) for count in blocks]
+    return _percentiles(interquartile_mean(values), np.concatenate(found))
 
 
-def probability_of_improvement(
-    scores: ArrayLike, others: ArrayLike, *, seed: int = 0, level: float = 0.95, resamples: int = 2000
-) -> Interval:
+def probability_of_improvement(scores: ArrayLike, others: ArrayLike, *, seed: int = 0) -> Interval:
     """Return how likely a run (n,) of one kind scores higher than a run (m,) of the other, with a bootstrap interval.
 
     Ties count one half. As in Agarwal et al. 2021, for one task.
@@ -89,46 +73,37 @@ def probability_of_improvement(
     >>> probability_of_improvement([2.0, 3.0], [1.0, 2.0]).estimate
     0.875
     """
-    first, second = _checked(scores).ravel(), _checked(others).ravel()
+    first, second = _one_axis(scores), _one_axis(others)
     higher = (first[:, None] > second) + 0.5 * (first[:, None] == second)  # (n, m)
     draws = generator(seed, Purpose.SAMPLE, agent=_NO_AGENT)
-    rows = (draws.random((resamples, len(first))) * len(first)).astype(np.intp)
-    columns = (draws.random((resamples, len(second))) * len(second)).astype(np.intp)
+    rows, columns = (_resampled(draws, RESAMPLES, len(values)) for values in (first, second))
     values = [float(higher[np.ix_(r, c)].mean()) for r, c in zip(rows, columns, strict=True)]
-    low, high = np.quantile(values, [_tail(level), 1 - _tail(level)])
-    return Interval(float(higher.mean()), float(low), float(high))
+    return _percentiles(float(higher.mean()), np.array(values))
 
 
-def _resampled(table: Floats, seed: int, resamples: int) -> list[Floats]:
-    """Resample (runs, strata): return blocks of (B, runs · strata) with `resamples` rows in total."""
-    runs, strata = table.shape
-    draws = generator(seed, Purpose.SAMPLE, agent=_NO_AGENT)
-    rows = max(1, _BLOCK // table.size)
-    blocks = []
-    for first in range(0, resamples, rows):
-        count = min(rows, resamples - first)
-        chosen = (draws.random((count, runs, strata)) * runs).astype(np.intp)
-        blocks.append(table[chosen, np.arange(strata)].reshape(count, -1))
-    return blocks
+def _resampled(draws: np.random.Generator, count: int, n: int) -> NDArray[np.intp]:
+    """Return `count` rows of n places, drawn with replacement."""
+    return (draws.random((count, n)) * n).astype(np.intp)
 
 
-def mean_interval(samples: ArrayLike, *, level: float = 0.95) -> Interval:
-    """Return the mean of (n,) samples with Student's t-interval; the bounds are NaN for a single sample."""
-    values = _checked(samples)
-    if values.ndim != 1:
-        raise ShapeError(f"samples have shape {values.shape}: give (n,)")
-    mean, half = mean_half_width(values[:, None], level=level)
+def _percentiles(estimate: float, resampled: Floats) -> Interval:
+    low, high = np.quantile(resampled, [_TAIL, 1 - _TAIL])
+    return Interval(estimate, float(low), float(high))
+
+
+def mean_interval(samples: ArrayLike) -> Interval:
+    """Return the mean of (n,) samples with Student's 95 % t-interval; the bounds are NaN for a single sample."""
+    mean, half = mean_half_width(_one_axis(samples)[:, None])
     return Interval(float(mean[0]), float(mean[0] - half[0]), float(mean[0] + half[0]))
 
 
-def mean_half_width(samples: Floats, *, level: float = 0.95) -> tuple[Floats, Floats]:
-    """Return means (E,) of (n, E) samples and half widths (E,) of their t-intervals; the widths are NaN for n = 1."""
+def mean_half_width(samples: Floats) -> tuple[Floats, Floats]:
+    """Return means (E,) of (n, E) samples and half widths (E,) of their 95 % t-intervals, NaN for n = 1."""
     count = samples.shape[0]
     mean = samples.mean(axis=0)
-    tail = _tail(level)
     if count < 2:
         return mean, np.full_like(mean, np.nan)
-    return mean, student_quantile(1 - tail, count - 1) * samples.std(axis=0, ddof=1) / math.sqrt(count)
+    return mean, student_quantile(1 - _TAIL, count - 1) * samples.std(axis=0, ddof=1) / math.sqrt(count)
 
 
 @lru_cache(maxsize=256)
@@ -165,10 +140,11 @@ def _two_sided(angle: float, freedom: int) -> float:
     return 2 / math.pi * (angle + area) if odd else area
 
 
-def _tail(level: float) -> float:
-    if not 0 < level < 1:
-        raise ConfigError(f"confidence level {level} is impossible: give one between 0 and 1, such as 0.95")
-    return (1 - level) / 2
+def _one_axis(scores: ArrayLike) -> Floats:
+    values = _checked(scores)
+    if values.ndim != 1:
+        raise ShapeError(f"scores have shape {values.shape}: give (n,)")
+    return values
 
 
 def _checked(scores: ArrayLike) -> Floats:

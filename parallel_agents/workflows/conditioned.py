@@ -48,8 +48,7 @@ from parallel_agents.nn.optimizer import RowAdam, clip_rows, gradient_rows
 from parallel_agents.workflows.blue_policies import Policy, TrainedDefender, repair_in_order
 from parallel_agents.workflows.network import NetworkWorlds
 from parallel_agents.workflows.network.observations import HISTORY_SIZE, ORDERED_SIZE, History
-from parallel_agents.workflows.network.quirks import compile_rules, version_quirks
-from parallel_agents.workflows.network.scenario import N_ACTIONS, OBSERVATION_SIZE, SLEEP
+from parallel_agents.workflows.network.scenario import N_ACTIONS, OBSERVATION_SIZE, SLEEP, compile_rules, version_quirks
 from parallel_agents.workflows.orders import (
     ORDERS,
     RIGHT_REPAIRS,

@@ -28,10 +28,9 @@ from parallel_agents.core.types import Array
 from parallel_agents.engine.collect import CompiledWorld, nothing_moves, nothing_restarts
 from parallel_agents.env import Agent, ParallelEnvironment
 from parallel_agents.workflows.network import NetworkWorlds, Quirks
-from parallel_agents.workflows.network.defence_kernels import DefenceWorld, apply, observe
 from parallel_agents.workflows.network.observations import CHOICES, HISTORY_SIZE, ORDERED_SIZE, History
-from parallel_agents.workflows.network.quirks import version_quirks
-from parallel_agents.workflows.network.scenario import LENGTHS, N_ACTIONS, OBSERVATION_SIZE
+from parallel_agents.workflows.network.scenario import LENGTHS, N_ACTIONS, OBSERVATION_SIZE, version_quirks
+from parallel_agents.workflows.network.step_kernels import DefenceWorld, apply, observe
 from parallel_agents.workflows.pictures import NetworkRecorder
 
 

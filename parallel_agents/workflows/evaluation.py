@@ -21,8 +21,7 @@ from parallel_agents.core.errors import ConfigError
 from parallel_agents.core.seeding import Purpose
 from parallel_agents.workflows.blue_policies import OrderScript, Policy, PolicyFactory, play
 from parallel_agents.workflows.network import ACTION_NAMES, RED_AGENTS, NetworkWorlds, Quirks
-from parallel_agents.workflows.network.quirks import version_quirks
-from parallel_agents.workflows.network.scenario import LENGTHS
+from parallel_agents.workflows.network.scenario import LENGTHS, version_quirks
 from parallel_agents.workflows.orders import DOCUMENTED, RIGHT_REPAIRS, Compliance, check_order
 
 Z95 = 1.96  # a 95 % interval is the mean ± 1.96 standard errors

@@ -16,7 +16,7 @@ from __future__ import annotations
 import gzip
 import json
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,16 +26,17 @@ from numpy.typing import NDArray
 
 from parallel_agents.core.errors import ActionError, ConfigError
 from parallel_agents.workflows.network import scenario as sc
-from parallel_agents.workflows.network.quirks import Quirks, compile_rules, version_quirks
 from parallel_agents.workflows.network.red import RedMove, parse_red_action, red_id
+from parallel_agents.workflows.network.scenario import Quirks, compile_rules, version_quirks
 from parallel_agents.workflows.network.state import NO_EXPLOIT, NO_HOST, initial_state, write_access
-from parallel_agents.workflows.network.step_kernels import ALLOWED, TARGET_NOT_ALLOWED, replay_step, write_observations
+from parallel_agents.workflows.network.step_kernels import replay_step, write_observations
 
 MAX_FILE_BYTES = 256 * 2**20
 MAX_LINE_BYTES = 4 * 2**20
 MAX_UNPACKED_BYTES = 4 * 2**30
 RED_AGENTS = {"B_lineAgent": "B_line", "RedMeanderAgent": "Meander", "SleepAgent": "Sleep"}
 _SUCCESS = "FTU"  # by FAILED, SUCCEEDED, UNKNOWN
+_VERDICTS = ("taken", "target not allowed", "exploit not allowed")  # of `replay_step`
 
 
 @dataclass(frozen=True)
@@ -49,12 +50,8 @@ class Recording:
     green: tuple[int, ...]
     """The host that green scanned in each turn, or NO_HOST."""
     first_observation: str
-    observations: tuple[str, ...]
-    rewards: tuple[float, ...]
-    blue_success: str
-    red_success: str
-    access: tuple[str, ...]
-    ot_running: str
+    results: dict[str, Sequence[Any]]
+    """What a replay must reproduce, by name, with one entry per turn."""
 
 
 def read_recordings(path: str | Path) -> Iterator[Recording]:
@@ -124,12 +121,14 @@ def _episode(line: dict[str, Any]) -> Recording:
         ),
         green=tuple(_green(name) for name in _column(line, "green", steps)) if "green" in line else (NO_HOST,) * steps,
         first_observation=_text(line["obs0"], sc.OBSERVATION_SIZE, "01"),
-        observations=tuple(_text(bits, sc.OBSERVATION_SIZE, "01") for bits in _column(line, "obs", steps)),
-        rewards=tuple(float(reward) for reward in _column(line, "r", steps)),
-        blue_success=_marks(line, "blue_success", steps, _SUCCESS),
-        red_success=_marks(line, "red_success", steps, _SUCCESS),
-        access=tuple(_text(digits, sc.N_HOSTS, "012") for digits in _column(line, "access", steps)),
-        ot_running=_marks(line, "ot_running", steps, "01"),
+        results={
+            "observation": [_text(bits, sc.OBSERVATION_SIZE, "01") for bits in _column(line, "obs", steps)],
+            "reward": [float(reward) for reward in _column(line, "r", steps)],
+            "blue_success": _marks(line, "blue_success", steps, _SUCCESS),
+            "red_success": _marks(line, "red_success", steps, _SUCCESS),
+            "access": [_text(digits, sc.N_HOSTS, "012") for digits in _column(line, "access", steps)],
+            "ot_running": _marks(line, "ot_running", steps, "01"),
+        },
     )
 
 
@@ -203,45 +202,28 @@ def replay(path: str | Path, version: str = "head", quirks: Quirks | None = None
 def replay_episode(recording: Recording, quirks: Quirks) -> Iterator[dict[str, Any]]:
     """Yield every turn that differs (step 0 is the reset), with the recorded and the replayed values."""
     rules, state = compile_rules(quirks), initial_state(np.array([recording.red], np.int8))
-    observation = np.zeros((1, sc.OBSERVATION_SIZE), np.uint8)
+    observation, access = np.zeros((1, sc.OBSERVATION_SIZE), np.uint8), np.empty((1, sc.N_HOSTS), np.uint8)
     write_observations(state, observation)
-    if _digits(observation) != recording.first_observation:
-        yield {"step": 0, "differs": _difference("observation", recording.first_observation, _digits(observation))}
+    if differs := _differences({"observation": recording.first_observation}, {"observation": _digits(observation)}):
+        yield {"step": 0, "differs": differs}
     for step, (action, move) in enumerate(zip(recording.actions, recording.red_moves, strict=True)):
         verdict, cost = replay_step(state, rules, action, move, recording.green[step], observation[0])
-        differs = _compare(recording, step, state, observation, -cost / 10)
-        if verdict != ALLOWED:
-            what = "target" if verdict == TARGET_NOT_ALLOWED else "exploit"
-            differs |= _difference("red_policy", "taken", f"{what} not allowed")
-        if differs:
+        write_access(state, access)
+        s = state[0]
+        replayed = {
+            "observation": _digits(observation), "reward": -cost / 10, "blue_success": _SUCCESS[s["blue_success"]],
+            "red_success": _SUCCESS[s["red_success"]], "access": _digits(access), "ot_running": str(s["ot_running"]),
+            "red_policy": _VERDICTS[verdict],
+        }  # fmt: skip
+        recorded = {name: column[step] for name, column in recording.results.items()} | {"red_policy": "taken"}
+        if differs := _differences(recorded, replayed):
             yield {"step": step + 1, "action": sc.ACTION_NAMES[action], "differs": differs}
 
 
-def _compare(
-    recording: Recording, step: int, state: NDArray[np.void], observation: NDArray[np.uint8], reward: float
-) -> dict[str, Any]:
-    """Return the quantities of one turn that differ from the recording."""
-    access = np.empty((1, sc.N_HOSTS), np.uint8)
-    write_access(state, access)
-    s = state[0]
-    quantities = (
-        ("observation", recording.observations[step], _digits(observation)),
-        ("reward", recording.rewards[step], reward),
-        ("blue_success", recording.blue_success[step], _SUCCESS[s["blue_success"]]),
-        ("red_success", recording.red_success[step], _SUCCESS[s["red_success"]]),
-        ("access", recording.access[step], _digits(access)),
-        ("ot_running", recording.ot_running[step], str(s["ot_running"])),
-    )
-    differs: dict[str, Any] = {}
-    for name, recorded, replayed in quantities:
-        if recorded != replayed:
-            differs |= _difference(name, recorded, replayed)
-    return differs
-
-
-def _difference(name: str, recorded: Any, replayed: Any) -> dict[str, Any]:
-    """Return one quantity that differs, as `replay_episode` reports it."""
-    return {name: {"recorded": recorded, "replayed": replayed}}
+def _differences(recorded: Mapping[str, Any], replayed: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the quantities that differ, with both values."""
+    pairs = {name: {"recorded": value, "replayed": replayed[name]} for name, value in recorded.items()}
+    return {name: pair for name, pair in pairs.items() if pair["recorded"] != pair["replayed"]}
 
 
 def _digits(row: NDArray[np.uint8]) -> str:

@@ -141,31 +141,3 @@ def landscape(
         if on_order is not None:
             on_order(i + 1)
     return Landscape(*rows.T)
-
-
-def search_regrets(
-    values: NDArray[np.float64], noise: float, n_trials: int, method: str = "gp_ucb", seed: int = 0,
-    judge: NDArray[np.float64] | None = None,
-) -> NDArray[np.float64]:  # fmt: skip
-    """Search orders whose returns are known, and return the simple regret after each trial (n_trials,).
-
-    values: (120,) the orders' values, and a trial's return gets Gaussian noise of this deviation; or (120, S) measured
-    returns, of which a trial takes one at random, and an order's value is their mean. The Gaussian process is told the
-    noise. The regret is the best value minus that of the order that is recommended: by the Gaussian process, or in
-    random search the one with the highest return. judge: (120,) other values by which regrets are counted.
-    """
-    draws, known = generator(seed, Purpose.NOISE), values.mean(axis=1) if values.ndim == 2 else values
-    judged = known if judge is None else judge
-    trials: list[Trial] = []
-    regrets = np.empty(n_trials)
-    for number in range(n_trials):
-        order = next_order(trials, method, seed, noise=noise)
-        index = ORDERS.index(order)
-        if values.ndim == 2:
-            value = values[index, draws.integers(values.shape[1])]
-        else:
-            value = known[index] + draws.normal(0.0, noise)
-        trials.append(Trial(order, float(value)))
-        chosen = recommend(trials, noise) if method == "gp_ucb" else max(trials, key=lambda trial: trial.value).order
-        regrets[number] = judged.max() - judged[ORDERS.index(chosen)]
-    return regrets

@@ -92,40 +92,39 @@ class ParallelEnvWrapper:
         self.n_envs = n_envs
         self.options = {**options, "seed": seed}
         """The keywords of `NetworkWorlds` that these environments were made with."""
-        self._episodes: _Episodes | None = None
-        self._processes: WorkerEnvs | None = None
-        if make is None:
-            self._episodes = _Episodes(n_envs, self.options)
-        else:
-            self._processes = WorkerEnvs(
-                partial(GymnasiumAdapter, make), n_envs, workers=workers or min(n_envs, os.cpu_count() or 1),
-                deadline=deadline, seed=seed,
-            )  # fmt: skip
+        self._envs: _Episodes | WorkerEnvs = _Episodes(n_envs, self.options) if make is None else WorkerEnvs(
+            partial(GymnasiumAdapter, make), n_envs, workers=workers or min(n_envs, os.cpu_count() or 1),
+            deadline=deadline, seed=seed,
+        )  # fmt: skip
 
     @property
     def worlds(self) -> NetworkWorlds:
         """The network-defence worlds; raise ContractError if the environments are foreign."""
-        if self._episodes is None:
+        return self._own_episodes.worlds
+
+    @property
+    def _own_episodes(self) -> _Episodes:
+        if isinstance(self._envs, WorkerEnvs):
             raise ContractError("these environments are foreign: only network-defence worlds show their state")
-        return self._episodes.worlds
+        return self._envs
 
     @property
     def episode(self) -> int:
         """Number of the current episode of network-defence worlds, from 0; -1 before the first reset."""
-        return -1 if self._episodes is None else self._episodes.episode
+        return self._own_episodes.episode
 
     @episode.setter
     def episode(self, number: int) -> None:
-        self._episodes.episode = number  # type: ignore[union-attr]
+        self._own_episodes.episode = number
 
     def reset(self) -> Array:
         """Start an episode in every environment; return observations (n, 52), or those of foreign environments."""
-        return self._episodes.reset() if self._processes is None else self._processes.reset()  # type: ignore[union-attr]
+        return self._envs.reset()
 
     def step(self, actions: ArrayLike) -> tuple[Array, Array, NDArray[np.bool_]]:
         """Step every environment; return observations (n, …), rewards (n,) and dones (n,)."""
-        if self._processes is not None:
-            observations, rewards, terminated, truncated = self._processes.step(np.asarray(actions))
+        if isinstance(self._envs, WorkerEnvs):
+            observations, rewards, terminated, truncated = self._envs.step(np.asarray(actions))
             return observations, rewards, terminated | truncated
         return self.worlds.step(actions)
 
@@ -142,12 +141,12 @@ class ParallelEnvWrapper:
     @property
     def restarts(self) -> int:
         """Processes replaced so far."""
-        return 0 if self._processes is None else self._processes.restarts
+        return self._envs.restarts if isinstance(self._envs, WorkerEnvs) else 0
 
     def close(self) -> None:
         """End the processes, if there are any. Calling it twice is allowed."""
-        if self._processes is not None:
-            self._processes.close()
+        if isinstance(self._envs, WorkerEnvs):
+            self._envs.close()
 
 
 class NetworkEnv(gymnasium.Env[Bits, int]):

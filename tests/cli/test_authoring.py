@@ -96,3 +96,14 @@ def test_an_invalid_name_is_refused_and_nothing_is_written(
     assert ended.code == 2
     assert message in ended.json["message"]
     assert {path: path.read_text() for path in tmp_path.iterdir()} == before
+
+
+def test_doctor_reports_versions_and_equal_bytes(command: Command) -> None:
+    result = command("doctor", "--json").json
+    assert result["equal_bytes"] is True
+    assert result["numeric_problem"] is None
+    assert result["packages"]["torch"] in result["fingerprint"]["torch"]
+    assert result["cores"] >= 1
+    text = command("doctor")
+    assert text.code == 0
+    assert "equal bytes    yes" in text.out

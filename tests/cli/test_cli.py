@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import sys
+from importlib import import_module
 from pathlib import Path
 
 import pytest
 
+from parallel_agents.cli import COMMANDS, commands, market, workflow
 from tests.cli.conftest import Command, run_process
 
 HEAVY = ("torch", "numba", "numpy", "gymnasium", "pettingzoo", "matplotlib")
@@ -49,6 +51,21 @@ def test_help_shows_the_first_steps_and_every_command(command: Command) -> None:
     assert "gymnasium:CartPole-v1" in command("train", "--help").out
 
 
+OPTIONS = [
+    kind
+    for module in (commands, market, workflow)
+    for kind in vars(module).values()
+    if isinstance(kind, type) and issubclass(kind, commands.Command) and hasattr(kind, "function")
+]
+
+
+def test_every_command_names_the_function_that_runs_it() -> None:
+    assert len(set(OPTIONS)) == len(COMMANDS) - 2 + 9 + 5  # market and workflow are groups of 9 and 5 commands
+    for kind in OPTIONS:
+        module, _, name = kind.function.partition(":")
+        assert callable(getattr(import_module(f"parallel_agents.cli.{module}"), name))
+
+
 def test_an_unknown_command_is_reported_with_a_similar_one(command: Command) -> None:
     ended = command("trian", "guess.py", "--json")
     assert ended.code == 2
@@ -84,7 +101,7 @@ def test_tab_completes_commands_and_options_in_bash(
 
 
 def test_a_reader_that_closes_the_pipe_is_no_failure() -> None:
-    line = f"{sys.executable} -m parallel_agents.cli --tyro-print-completion bash | head -1"
+    line = f"{sys.executable} -m parallel_agents --tyro-print-completion bash | head -1"
     ended = run_process("bash", "-o", "pipefail", "-c", line)
     assert "Traceback" not in ended.err
     assert ended.code == 0, ended.err

@@ -94,7 +94,7 @@ def test_a_target_can_import_modules_of_its_own_folder(tmp_path: Path, monkeypat
 def test_python_dash_m_drops_the_current_folder_before_the_command_runs(tmp_path: Path) -> None:
     """Until then Python itself looks there; modules that a command imports later come from elsewhere."""
     folder = hostile(tmp_path / "here", "gymnasium", "torch", "numba", "pettingzoo")
-    ended = run_python(folder, "-m", "parallel_agents.cli", "eval", "nowhere")
+    ended = run_python(folder, "-m", "parallel_agents", "eval", "nowhere")
     assert ended.code == 2, ended.err
     assert not (folder / "ran").exists()
 

@@ -85,7 +85,7 @@ def test_a_torch_run_of_another_cpu_explains_itself(command: Command, tmp_path: 
     trained = run_process(
         sys.executable,
         "-m",
-        "parallel_agents.cli",
+        "parallel_agents",
         *words,
         folder=tmp_path,
         env=machine(ATEN_CPU_CAPABILITY="default"),
@@ -107,7 +107,7 @@ def test_a_native_run_of_another_cpu_is_confirmed(command: Command, tmp_path: Pa
     other = machine(NUMBA_CPU_NAME="nehalem", NUMBA_CPU_FEATURES="", ATEN_CPU_CAPABILITY="default",
                     NUMBA_CACHE_DIR=str(tmp_path / "cache"))  # fmt: skip
     words = ("train", "guess.py", "--out", "run", *QUIET)
-    trained = run_process(sys.executable, "-m", "parallel_agents.cli", *words, folder=tmp_path, env=other, timeout=800)
+    trained = run_process(sys.executable, "-m", "parallel_agents", *words, folder=tmp_path, env=other, timeout=800)
     assert trained.code == 0, trained.err
     verified = command("verify", "run", *QUIET)
     assert verified.code == 0

@@ -37,7 +37,7 @@ def test_what_is_no_run_is_named(command: Command, tmp_path: Path) -> None:
 
 def test_watch_serves_until_interrupted(tmp_path: Path) -> None:
     make_run_folder(tmp_path / "run", epochs=5)
-    words = [sys.executable, "-m", "parallel_agents.cli", "watch", "run", "--port", "0"]
+    words = [sys.executable, "-m", "parallel_agents", "watch", "run", "--port", "0"]
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
     with subprocess.Popen(words, cwd=tmp_path, stderr=subprocess.PIPE, text=True, env=environment) as server:
         assert server.stderr is not None

@@ -109,7 +109,7 @@ def test_the_hash_covers_kernels_and_what_they_import_but_no_other_source(tmp_pa
         ("engine/collect.py", True),
         ("workflows/network/scenario.py", True),  # constants only: compiled into the kernels of the simulator
         ("market/simulation/world_arrays.py", True),
-        ("cli/doctor.py", False),
+        ("cli/authoring.py", False),
     ):
         path = package / source
         original = path.read_bytes()

@@ -126,7 +126,7 @@ def test_a_learner_process_gives_the_bytes_of_inline_rounds_also_when_continued(
         return Line(config=tiny(parallel={"policy_lag": 1, "train_interval": 3, **flags}))
 
     inline, process = make(), make(backend="process", num_workers=1)
-    with configure_logs(tmp_path / "log.jsonl", run="k3", level="debug", console=False):
+    with configure_logs(tmp_path / "log.jsonl", run="k3", console=False):
         for stop in (7, 13):
             assert process.run_experiment(stop)["digest"] == inline.run_experiment(stop)["digest"]
             assert process.prepare().rounds._backend is None
@@ -137,7 +137,7 @@ def test_a_learner_process_gives_the_bytes_of_inline_rounds_also_when_continued(
 
 
 def test_records_of_a_learner_thread_carry_run_role_and_thread(tmp_path: Path, nothing_left: None) -> None:
-    with configure_logs(tmp_path / "log.jsonl", run="k3", level="debug", console=False), bind(role="runtime"):
+    with configure_logs(tmp_path / "log.jsonl", run="k3", console=False), bind(role="runtime"):
         Line(config=tiny(parallel={"backend": "thread", "num_workers": 2})).run_experiment()
     records = learner_records(tmp_path / "log.jsonl")
     assert {(line["run"], line["role"], line["thread"], line["process"]) for line in records} == {

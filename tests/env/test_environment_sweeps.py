@@ -56,7 +56,7 @@ def test_a_sweep_from_the_command_line_lists_its_settings(tmp_path: Path) -> Non
     command = [
         sys.executable,
         "-m",
-        "parallel_agents.cli",
+        "parallel_agents",
         "train",
         "examples/treasure_hunt.py",
         "--agents",

@@ -237,7 +237,7 @@ def test_f41_every_record_says_which_run_role_thread_and_version(tmp_path: Path)
     from parallel_agents.tracking.logs import EventLog, bind, configure_logs
     from tests.env.line_worlds import Line, tiny
 
-    with configure_logs(tmp_path / "log.jsonl", run="k3", level="debug", console=False), bind(role="conductor"):
+    with configure_logs(tmp_path / "log.jsonl", run="k3", console=False), bind(role="conductor"):
         Line(config=tiny(parallel={"backend": "thread", "num_workers": 2})).run_experiment(callbacks=[EventLog()])
     records = [json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines()]
     assert {record["role"] for record in records} == {"conductor", "learner"}

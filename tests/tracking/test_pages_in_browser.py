@@ -173,7 +173,7 @@ def test_a_million_epochs_are_painted_within_a_second(browser: Browser, run: Pat
 @pytest.mark.slow
 @pytest.mark.timeout(120)
 def test_train_with_watch_serves_a_page_that_ends_with_the_run(browser: Browser, tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "parallel_agents.cli", "train", "treasure_hunt", "--agents", "3", "--epochs", "100000",
+    command = [sys.executable, "-m", "parallel_agents", "train", "treasure_hunt", "--agents", "3", "--epochs", "100000",
                "--quiet", "--watch", "--out", str(tmp_path / "run")]  # fmt: skip
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment) as train:

@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -186,12 +187,14 @@ def test_the_bar_is_not_redrawn_at_every_epoch_and_fits_80_columns(
     progress.on_end({})
 
 
-def test_log_lines_scroll_above_the_bar(make_run: Make, make_epoch: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_log_lines_scroll_above_the_bar(
+    tmp_path: Path, make_run: Make, make_epoch: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     stream, clock = Terminal(), FakeClock()
     monkeypatch.setattr(sys, "stderr", stream)
     progress = show_progress(clock=clock)
-    with configure_logs(None):
+    with configure_logs(tmp_path / "log.jsonl", run="k3"):
         progress.on_start(make_run())
         structlog.get_logger().warning("careful")
         clock.now += 1

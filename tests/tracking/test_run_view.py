@@ -12,11 +12,10 @@ import pytest
 from parallel_agents.core.errors import ConfigError
 from parallel_agents.core.folder_lock import FolderLock
 from parallel_agents.tracking import run_view
-from parallel_agents.tracking.comparison import compare_runs
 from parallel_agents.tracking.jsonl import JsonlFile, JsonlTail, sample_jsonl
 from parallel_agents.tracking.metric_bins import Bins, MetricsState
 from parallel_agents.tracking.plots import LIVE_PICTURE, write_picture
-from parallel_agents.tracking.run_view import RunView, open_views
+from parallel_agents.tracking.run_view import RunView, compare_runs, open_views
 from tests.tracking.run_folders import epoch_line, make_run_folder
 
 

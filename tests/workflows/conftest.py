@@ -11,8 +11,8 @@ import torch
 
 from parallel_agents.workflows.network import ACTION_NAMES, HOST_NAMES, VERSIONS, Quirks
 from parallel_agents.workflows.network import scenario as sc
-from parallel_agents.workflows.network.quirks import compile_rules
 from parallel_agents.workflows.network.red import KIND_NAMES, SWEEP, RedMove, red_id
+from parallel_agents.workflows.network.scenario import compile_rules
 from parallel_agents.workflows.network.state import NO_EXPLOIT, NO_HOST, initial_state, write_access
 from parallel_agents.workflows.network.step_kernels import replay_step
 

@@ -1,12 +1,11 @@
 """CAGE Challenge 2, Scenario 2, rebuilt from its rules and simulated for many worlds at once.
 
-scenario ─► quirks ─► state ─► blue, red ─► observations ─► step_kernels ─► network_worlds, defence_kernels
-(data)      (versions)         (actions)    (of blue)       (one turn)      (a batch of worlds; with a defender)
+scenario ─► state ─► blue, red ─► observations ─► step_kernels ─► network_worlds
+(data)               (actions)    (of blue)       (one turn)      (a batch of worlds)
 """
 
 from parallel_agents.workflows.network.network_worlds import NetworkWorlds
-from parallel_agents.workflows.network.quirks import VERSIONS, Quirks
 from parallel_agents.workflows.network.red import RED_AGENTS, RedAgent
-from parallel_agents.workflows.network.scenario import ACTION_NAMES, HOST_NAMES, action_id
+from parallel_agents.workflows.network.scenario import ACTION_NAMES, HOST_NAMES, VERSIONS, Quirks, action_id
 
 __all__ = ["ACTION_NAMES", "HOST_NAMES", "RED_AGENTS", "VERSIONS", "NetworkWorlds", "Quirks", "RedAgent", "action_id"]

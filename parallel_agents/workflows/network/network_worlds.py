@@ -18,7 +18,6 @@ from numpy.typing import ArrayLike, NDArray
 
 from parallel_agents.core.errors import ActionError, ConfigError, ContractError, ShapeError
 from parallel_agents.core.seeding import Purpose, key
-from parallel_agents.workflows.network.quirks import Quirks, compile_rules, version_quirks
 from parallel_agents.workflows.network.red import (
     CUSTOM,
     RED_AGENTS,
@@ -28,7 +27,15 @@ from parallel_agents.workflows.network.red import (
     red_id,
     red_knowledge,
 )
-from parallel_agents.workflows.network.scenario import N_ACTIONS, N_HOSTS, OBSERVATION_SIZE, SLEEP
+from parallel_agents.workflows.network.scenario import (
+    N_ACTIONS,
+    N_HOSTS,
+    OBSERVATION_SIZE,
+    SLEEP,
+    Quirks,
+    compile_rules,
+    version_quirks,
+)
 from parallel_agents.workflows.network.state import initial_state, write_access
 from parallel_agents.workflows.network.step_kernels import EPISODE, step_worlds, write_observations
 

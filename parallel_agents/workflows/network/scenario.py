@@ -1,4 +1,4 @@
-"""CAGE Challenge 2, Scenario 2, as data: hosts, ports, blue's actions, decoys and exploits.
+"""CAGE Challenge 2, Scenario 2, as data: hosts, ports, blue's actions, decoys, exploits, and versions of the rules.
 
 The other modules of the game read their constants from here. Sets of hosts, ports and subnets are bit masks: bit i
 stands for entry i of `HOSTS`, `PORTS` and `SUBNETS`. Costs are whole tenths of a point, so that rewards are exact.
@@ -7,13 +7,24 @@ stands for entry i of `HOSTS`, `PORTS` and `SUBNETS`. Costs are whole tenths of 
 ('Op_Server0', 145, 'Restore Op_Server0')
 >>> action_id("DecoyTomcat", "Enterprise0")
 107
+
+Every known oddity of the reference simulator is a switch (`Quirks`), every version of it a preset of switches. Without
+quirks the rules are what the scenario evidently intends. All published scores were made with quirks, so `head`, the
+simulator's last revision, is the default. `debugged` has the documented faults repaired, to show how much a defender
+owes to them.
+
+>>> VERSIONS["head"].scans_accumulate, VERSIONS["leaderboard"].scans_accumulate
+(False, True)
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from parallel_agents.core.errors import ActionError
+import numpy as np
+from numpy.typing import NDArray
+
+from parallel_agents.core.errors import ActionError, ConfigError
 
 LENGTHS = (30, 50, 100)  # turns of the challenge's episodes
 SUBNETS = ("User", "Enterprise", "Operational")
@@ -137,3 +148,91 @@ def action_id(block: str, host: str | None = None) -> int:
             f"{', '.join(BLOCKS)} with one of {', '.join(HOST_NAMES)}"
         )
     return ACTION_NAMES.index(name)
+
+
+# -- versions of the rules -------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Quirks:
+    """One switch per oddity. The defaults are those of `head`."""
+
+    service_unkillable_after_restore: bool = True
+    """After a Restore of Op_Server0, Impact still succeeds but no longer stops the service in this episode."""
+    vsftpd_opens_80: bool = True
+    """The Vsftpd decoy requires port 21 to be free but opens port 80, so it can be placed repeatedly."""
+    vsftpd_is_web_server: bool = True
+    """The Vsftpd decoy runs a web server: FTPDirectoryTraversal finds nothing to attack on its port 21."""
+    eternalblue_fails_on_enterprise: bool = True
+    """EternalBlue always fails on Enterprise1 and Enterprise2, although their port 139 is open."""
+    mysql_on_3389: bool = True
+    """User3's database listens on port 3389: BlueKeep is tried there and fails, SQLInjection is never tried."""
+    remove_always_succeeds: bool = True
+    """Remove reports success even if there was nothing to remove."""
+    remove_knows_last_shell: bool = False
+    """Remove knows only the shell that was detected last: it ends no older session, nor anything if that has root."""
+    user_sessions_are_free: bool = True
+    """Only privileged red sessions cost points."""
+    scan_hides_exploit: bool = True
+    """Events on three or more ports in a turn are shown as a scan, even if a reverse shell is among them."""
+    scans_accumulate: bool = False
+    """Red keeps every port that it has ever seen open, even if it has been closed since."""
+    haraka_breaks_on_restore: bool = False
+    """After a Restore of User3 or User4, HarakaRCE always fails there."""
+
+
+VERSIONS = {
+    "head": Quirks(),
+    "leaderboard": Quirks(scans_accumulate=True, haraka_breaks_on_restore=True),
+    "debugged": Quirks(
+        vsftpd_opens_80=False,
+        eternalblue_fails_on_enterprise=False,
+        mysql_on_3389=False,
+        remove_always_succeeds=False,
+        remove_knows_last_shell=True,
+        user_sessions_are_free=False,
+        scan_hides_exploit=False,
+    ),
+}
+
+_SWITCHES = (
+    "service_unkillable_after_restore", "vsftpd_is_web_server", "remove_always_succeeds", "remove_knows_last_shell",
+    "user_sessions_are_free", "scan_hides_exploit", "scans_accumulate", "haraka_breaks_on_restore",
+)  # fmt: skip
+# The rules as the kernels read them: the scenario's data changed by the quirks, and the switches that are behaviour.
+RULES = np.dtype(
+    [
+        ("services", np.int64, (N_HOSTS,)),
+        ("outcomes", np.int8, (N_HOSTS, len(EXPLOITS))),
+        ("decoy_opens", np.int16, (len(DECOYS),)),
+        *((name, np.bool_) for name in _SWITCHES),
+    ]
+)
+
+
+def version_quirks(version: str) -> Quirks:
+    """Return the quirks of a version of the simulator."""
+    if version not in VERSIONS:
+        raise ConfigError(f"version {version!r} is unknown: choose one of {', '.join(VERSIONS)}")
+    return VERSIONS[version]
+
+
+def compile_rules(quirks: Quirks) -> NDArray[np.void]:
+    """Return the rules under these quirks as one record for the kernels, shape (1,)."""
+    rules = np.zeros(1, RULES)
+    record = rules[0]
+    for name in _SWITCHES:
+        record[name] = getattr(quirks, name)
+    for h, host in enumerate(HOSTS):
+        record["services"][h] = port_mask(*host.ports)
+        record["outcomes"][h] = [host.exploits.get(name, ABSENT) for name in EXPLOIT_NAMES]
+    record["decoy_opens"] = [port_mask(decoy.opens) for decoy in DECOYS]
+    exploit = EXPLOIT_NAMES.index
+    if quirks.vsftpd_opens_80:
+        record["decoy_opens"][-1] = port_mask(80)
+    if quirks.eternalblue_fails_on_enterprise:
+        record["outcomes"][[ENTERPRISE1, ENTERPRISE2], exploit("EternalBlue")] = ABSENT
+    if quirks.mysql_on_3389:
+        record["services"][USER3] = port_mask(80, 3389, 443, 25)
+        record["outcomes"][USER3, exploit("SQLInjection")] = ABSENT
+    return rules
