@@ -11,7 +11,6 @@ from parallel_agents.algorithms.base import AlgorithmSpec, Model
 from parallel_agents.algorithms.dqn import DQN
 from parallel_agents.algorithms.iqn import IQN
 from parallel_agents.algorithms.ppo import PPO
-from parallel_agents.algorithms.random_model import RandomModel
-from parallel_agents.algorithms.registry import model_from_config, register_algorithm
+from parallel_agents.algorithms.registry import RandomModel, model_from_config, register_algorithm
 
 __all__ = ["DQN", "IQN", "PPO", "AlgorithmSpec", "Model", "RandomModel", "model_from_config", "register_algorithm"]

@@ -338,7 +338,7 @@ class ImportanceSampler:
         index = self._attached().index
         if not index.prioritised:
             raise ConfigError("this sampler draws uniformly within a class: create it with priorities=True")
-        errors = np.asarray(td_errors, np.float64)
+        errors = np.atleast_1d(np.asarray(td_errors, np.float64))
         index.update_priorities(indices, priorities_of(errors, self.weighting.alpha))
 
     # -- worlds ----------------------------------------------------------------------------------------------

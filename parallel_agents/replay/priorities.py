@@ -29,7 +29,7 @@ from numpy.typing import ArrayLike, NDArray
 from parallel_agents.core.compiled import njit
 from parallel_agents.core.errors import ConfigError, ContractError, NonFiniteError
 from parallel_agents.core.types import Floats, Ints
-from parallel_agents.kernels.functions import power, powers
+from parallel_agents.kernels.functions import powers
 from parallel_agents.replay.ring import PRIORITY, Ring
 from parallel_agents.replay.validation import positions_below, repeated
 
@@ -43,10 +43,10 @@ _FINE, _UNKNOWN_TREE, _BAD_PRIORITY, _BAD_UNIFORM, _EMPTY_TREE = range(5)
 
 
 def priorities_of(errors: Floats, alpha: float) -> Floats:
-    """Return the priorities (|error| + SMALLEST) ** alpha of TD errors of any shape."""
-    priorities = np.empty_like(errors)
-    if not _fill_priorities(errors.ravel(), SMALLEST, alpha, priorities.ravel()):
+    """Return the priorities (|error| + SMALLEST) ** alpha of TD errors (n,)."""
+    if not np.isfinite(errors).all():
         raise NonFiniteError("TD errors hold NaN or infinity: no priority follows from them")
+    priorities: Floats = powers(np.abs(errors) + SMALLEST, alpha)
     return priorities
 
 
@@ -306,13 +306,3 @@ def _last_drawable(flat: Floats, first: np.uint64, child: int) -> int:
     while flat[first + np.uint64(child)] <= 0.0:
         child -= 1
     return child
-
-
-@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
-def _fill_priorities(errors: Floats, least: float, alpha: float, priorities: Floats) -> bool:
-    """Fill in (|error| + least) ** alpha of errors (n,); return False if one is not finite."""
-    for i in range(len(errors)):
-        if not np.isfinite(errors[i]):
-            return False
-        priorities[i] = power(abs(errors[i]) + least, alpha)
-    return True
