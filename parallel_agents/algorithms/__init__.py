@@ -2,6 +2,7 @@
 
 acting           from observations to actions, for all agents of a stack
 base             what an algorithm defines, and what users hold as `agent.model`
+export           an agent's weights as a file and as an ordinary module
 learner          what every learner shares: state, snapshot, schedules, cache blocks
 dqn, iqn, ppo    the algorithms
 external_update  training on batches that somebody else has drawn

@@ -170,7 +170,7 @@ class RandomSpawn(_Rule):
         each_turn = Row(Phase.BEGIN, Effect.SPAWN, numbers=where, floats=(probability,), **common)
         if unless is not None:
             name, others, own_layer, most = unless
-            hindered = {"numbers": (*where, own_layer, grid.field.code(name)), "floats": (probability, most)}
+            hindered: Any = {"numbers": (*where, own_layer, grid.field.code(name)), "floats": (probability, most)}
             each_turn = each_turn._replace(effect=Effect.SPAWN_UNLESS, other_sites=grid.check_sites(others), **hindered)
         self._rows = [Row(Phase.RESET, Effect.SPAWN, numbers=where, floats=(at_first,), **common), each_turn]
 
@@ -228,7 +228,7 @@ class Regrowth(_Rule):
         self._name = name
         self._target = self._layer, self._sites, np.array(near, np.int32), int(self._codes[0])
         shape: Any = {"numbers": self._target[::3], "floats": tuple(self._probabilities.tolist())}
-        places = {"sites": self._sites, "other_sites": self._target[2]}
+        places: Any = {"sites": self._sites, "other_sites": self._target[2]}
         self._rows = [Row(Phase.BEGIN, Effect.REGROW, self._number, **shape, **places)]
 
     def grow(self, turn_key: TurnKey, world_mask: Flags | None = None) -> None:

@@ -34,8 +34,7 @@ from parallel_agents.core import seeding
 from parallel_agents.core.compiled import njit
 from parallel_agents.core.errors import CheckpointError, ConfigError, ContractError, NonFiniteError, ShapeError
 from parallel_agents.core.types import Floats, Ints
-from parallel_agents.replay.priorities import SumTree
-from parallel_agents.replay.validation import positions_below, repeated
+from parallel_agents.replay.priorities import SumTree, positions_below, repeated
 
 _ABSENT = -1
 _FINE, _OUTSIDE, _EMPTY = 0, 1, 2

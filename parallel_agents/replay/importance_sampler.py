@@ -28,9 +28,8 @@ from parallel_agents.core.errors import CheckpointError, ConfigError, ContractEr
 from parallel_agents.core.types import Floats, Ints
 from parallel_agents.replay import importance_weights as maths
 from parallel_agents.replay.class_index import ClassIndex, sample_uniforms
-from parallel_agents.replay.event_classes import ClassShares, ClassSpread, ClassWeighting
+from parallel_agents.replay.event_classes import ClassShares, ClassSpread, ClassWeighting, require_share
 from parallel_agents.replay.priorities import priorities_of
-from parallel_agents.replay.validation import require_share
 from parallel_agents.replay.world_weights import WorldRule, fit_world_rule
 
 CRISIS_PARENT = "crisis_parent"
