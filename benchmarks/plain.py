@@ -163,8 +163,8 @@ class PlainPPO:
 
     def data(self, columns: Mapping[str, Array]) -> tuple[dict[str, Tensor], Array]:
         """Return flat columns, with advantages and targets, and the indices of the valid samples."""
-        names = ("rewards", "value", "terminated", "truncated", "valid", "follow")
-        gae = advantages(*(columns[name][None] for name in names), np.array([0.99]), np.array([0.95]))[0]
+        own = {name: column[None] for name, column in columns.items()}
+        gae = advantages(own, np.array([0.99]), np.array([0.95]))[0]
         targets = gae + columns["value"]
         gae = (gae - gae.mean()) / (gae.std() + 1e-8)
         data: dict[str, Any] = {name: columns[name] for name in ("observations", "actions", "log_prob")}

@@ -12,14 +12,13 @@ import numpy as np
 from torch import Tensor, nn
 
 from parallel_agents.algorithms.acting import Inference, RecurrentState, Weights
+from parallel_agents.algorithms.export import COPIES, load_module, read_weights, to_module, write_module, write_weights
 from parallel_agents.algorithms.learner import Learner, LearnerState, Snapshot, is_native
-from parallel_agents.algorithms.weight_files import COPIES, read_weights, write_weights
 from parallel_agents.core.errors import CheckpointError, ConfigError, NonFiniteError, RunError, ShapeError, SharingError
 from parallel_agents.core.observations import flatten_observation
 from parallel_agents.core.seeding import Identity, Purpose, generator
 from parallel_agents.core.types import Array
 from parallel_agents.nn import Network
-from parallel_agents.nn.export import load_module, to_module, write_module
 from parallel_agents.replay import Buffer, Ring, RingShape, write_priorities
 
 DIRECT = 2**32

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -15,31 +16,24 @@ class _Steps(NamedTuple):
     """Columns (N, T, W) of ordered trajectories."""
 
     rewards: Array
-    values: Array
+    value: Array
     terminated: Array
     truncated: Array
     valid: Array
     follow: Array
+    """How many rows further the next observation stands; its value is in that row, also where an episode was truncated
+    or the trajectory stops."""
 
 
 def advantages(
-    rewards: Array,
-    values: Array,
-    terminated: Array,
-    truncated: Array,
-    valid: Array,
-    follow: Array,
-    gammas: NDArray[np.float64],
-    lambdas: NDArray[np.float64],
+    columns: Mapping[str, Array], gammas: NDArray[np.float64], lambdas: NDArray[np.float64]
 ) -> NDArray[np.float32]:
-    """Return advantages (N, T, W) from columns (N, T, W) in order; 0 in rows that are not valid.
+    """Return advantages (N, T, W) from the columns of `_Steps`; 0 in rows that are not valid. gammas, lambdas: (N,).
 
-    follow: how many rows further the next observation stands; its value is in that row, also where an episode was
-    truncated or the trajectory stops. After a termination the value is 0. Nothing is carried across an episode's end.
-    gammas, lambdas: (N,).
+    After a termination the value is 0. Nothing is carried across an episode's end.
     """
-    out = np.zeros(rewards.shape, np.float32)
-    _backward(_Steps(rewards, values, terminated, truncated, valid, follow), gammas, lambdas, out)
+    out = np.zeros(columns["rewards"].shape, np.float32)
+    _backward(_Steps._make(columns[name] for name in _Steps._fields), gammas, lambdas, out)
     return out
 
 
@@ -52,10 +46,10 @@ def _backward(steps: _Steps, gammas: Array, lambdas: Array, out: Array) -> None:
                 if not steps.valid[n, t, w]:
                     continue
                 after = t + steps.follow[n, t, w]
-                delta = steps.rewards[n, t, w] - steps.values[n, t, w]
+                delta = steps.rewards[n, t, w] - steps.value[n, t, w]
                 carried = 0.0
                 if not steps.terminated[n, t, w]:
-                    delta += gammas[n] * steps.values[n, after, w]
+                    delta += gammas[n] * steps.value[n, after, w]
                     if not steps.truncated[n, t, w] and after > t and steps.valid[n, after, w]:
                         carried = gammas[n] * lambdas[n] * out[n, after, w]
                 out[n, t, w] = delta + carried

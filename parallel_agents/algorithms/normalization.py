@@ -209,16 +209,7 @@ def _observations_and_returns(
             observations, returns = observations[:, :, : counted.shape[2]][counted], returns[counted]
         return observations.reshape(-1, inputs).astype(np.float64), returns.reshape(-1).astype(np.float64)
     valid = columns["valid"].reshape(-1)
-    returns = advantages(
-        columns["rewards"],
-        np.zeros_like(columns["rewards"]),
-        columns["terminated"],
-        columns["truncated"],
-        columns["valid"],
-        columns["follow"],
-        np.array([gamma]),
-        np.ones(1),
-    )
+    returns = advantages({**columns, "value": np.zeros_like(columns["rewards"])}, np.array([gamma]), np.ones(1))
     observations = columns["observations"].reshape(len(valid), -1)[valid]
     return observations.astype(np.float64), returns.reshape(-1)[valid].astype(np.float64)
 

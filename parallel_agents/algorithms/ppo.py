@@ -184,22 +184,11 @@ class PPOSpec:
 
     @property
     def slots(self) -> int:
-        return len(self._sizes) or self.distribution.outputs
-
-    @property
-    def _sizes(self) -> tuple[int, ...]:
-        """Sizes of the discrete choices; empty for continuous actions."""
-        match self.distribution:
-            case Discrete(n):
-                return (n,)
-            case MultiDiscrete(sizes):
-                return sizes
-            case _:
-                return ()
+        return len(self.distribution.sizes) or self.distribution.outputs
 
     @property
     def choices(self) -> int:
-        return sum(self._sizes)
+        return sum(self.distribution.sizes)
 
     @property
     def ring(self) -> RingShape:
@@ -244,7 +233,7 @@ class PPOSpec:
             case SquashedGaussian(low, high):
                 return Choice(Rule.GAUSSIAN, low=low, high=high, shape=self.distribution.shape)
             case _:
-                return Choice(Rule.CATEGORICAL, sizes=self._sizes, shape=self.distribution.shape)
+                return Choice(Rule.CATEGORICAL, sizes=self.distribution.sizes, shape=self.distribution.shape)
 
     def choose(
         self, outputs: Array, draws: Array, exploration: Array, masks: Array | None
@@ -444,17 +433,8 @@ class Rollout:
     ) -> None:
         self._identity, self._parts, self._batch = identity, n_minibatches, batch
         hyper = {name: state[f"hyper.{name}"].cpu().numpy() for name in ("gamma", "lambda", "target_kl")}
-        raw_advantages = advantages(
-            snapshot["rewards"],
-            snapshot["value"],
-            snapshot["terminated"],
-            snapshot["truncated"],
-            snapshot["valid"],
-            snapshot["follow"],
-            hyper["gamma"],
-            hyper["lambda"],
-        ).reshape(len(identity), -1)
         agents, valid = len(identity), snapshot["valid"].reshape(len(identity), -1)
+        raw_advantages = advantages(snapshot.columns, hyper["gamma"], hyper["lambda"]).reshape(agents, -1)
         self.sequences, self.inside = _sequences(snapshot["valid"].shape[1], snapshot["valid"].shape[2], length)
         self._valid: NDArray[np.bool_] = valid[:, self.sequences] & self.inside
         """(N, K, L) which places of the sequences are samples."""

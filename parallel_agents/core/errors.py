@@ -1,25 +1,5 @@
 """Define every exception that the library raises on purpose.
 
-    ParallelAgentsError
-    ├── ConfigError              a key, a type or a combination of options that cannot work
-    ├── TargetError              a file or name that holds no environment, or more than one
-    ├── FolderInUse              another process writes into the run folder; the message names it
-    ├── ContractError            a world, an agent or a model broke its contract
-    │   ├── ShapeError           an array of the wrong shape or type
-    │   ├── NonFiniteError       NaN or infinity where a finite number is needed
-    │   ├── ActionError          an action outside the action space, or none allowed
-    │   └── SharingError         two agents hold the same model, buffer or id
-    ├── NumericsError            the numeric environment cannot give equal bytes
-    ├── RunError                 a run cannot continue
-    │   ├── LearnerError         a round of training failed; the message names agents, round and cause
-    │   ├── WorkerDied           a worker process ended; the message names pid and signal
-    │   ├── DeadlineError        something took longer than it may; the message names it
-    │   └── WorldError           a world raised; the message names world, epoch and turn
-    └── CheckpointError          a checkpoint is missing, unreadable or does not fit
-        └── CorruptCheckpoint    bytes on disk are not the bytes that were written
-
-    Interrupted                  a signal asked the run to stop; like KeyboardInterrupt it is no `Exception`
-
 A message says what was asked for, what was found, and what to do.
 """
 

@@ -1,8 +1,7 @@
 """The grid engine, from bottom to top:
 
     kernels          the rules as compiled loops over worlds and agents
-    layout           what a game declares: kinds of things, and maps
-    grid             the state: cells, positions, headings; and moves
+    grid             what a game declares (kinds of things, maps), and the state: cells, positions, headings, moves
     program          the parts of a game as a table that compiled code executes
     mechanics        what games have in common: beams, spawning, regrowth, captures, respawning, neighbours
     observation      what agents observe
@@ -15,9 +14,21 @@ A game is a subclass of `GridEnvironment`; `examples/treasure_hunt.py` is a shor
 """
 
 from parallel_agents.games.environment import GridEnvironment, Rules, dqn_defaults
-from parallel_agents.games.grid import DIRECTIONS, MOVE_OFFSETS, MOVES, TURNING_MOVES, Grid, values_at
+from parallel_agents.games.grid import (
+    AGENT,
+    DIRECTIONS,
+    MOVE_OFFSETS,
+    MOVES,
+    TURNING_MOVES,
+    WALL,
+    Field,
+    Grid,
+    Kind,
+    blank_map,
+    values_at,
+    walled_map,
+)
 from parallel_agents.games.kernels import Stream, TurnKey
-from parallel_agents.games.layout import AGENT, WALL, Field, Kind, blank_map, walled_map
 from parallel_agents.games.mechanics import (
     Beam,
     Capture,

@@ -35,9 +35,8 @@ from parallel_agents.engine.collect import CompiledWorld
 from parallel_agents.env import Agent, ParallelEnvironment
 from parallel_agents.env.environment import TURN_HOOKS
 from parallel_agents.games import program
-from parallel_agents.games.grid import Grid
+from parallel_agents.games.grid import Field, Grid, Kind, walled_map
 from parallel_agents.games.kernels import Bytes, Flags, Floats, TurnKey
-from parallel_agents.games.layout import Field, Kind, walled_map
 from parallel_agents.games.observation import WindowObserver
 from parallel_agents.games.program import Effect, GridWorld, Part, Phase
 from parallel_agents.games.render import LivePicture, Recorder, draw_scores, draw_world, stack_vertically

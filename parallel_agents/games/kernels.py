@@ -250,7 +250,7 @@ def fire(
         for n in range(agents):
             if not firing[n, w]:
                 continue
-            ahead_y, ahead_x = _ahead(headings[n, w])
+            ahead_y, ahead_x = ahead(headings[n, w])
             for column in range(-half, half + 1):
                 y = positions[n, w, 0] + margin + column * ahead_x  # columns count to the right of the agent
                 x = positions[n, w, 1] + margin - column * ahead_y
@@ -284,7 +284,7 @@ def fire(
 
 
 @njit(cache=True, inline="always")  # type: ignore[untyped-decorator]
-def _ahead(heading: int) -> tuple[int, int]:
+def ahead(heading: int) -> tuple[int, int]:
     """Return rows and columns of a step forward."""
     return (heading == 2) * 1 - (heading == 0) * 1, (heading == 1) * 1 - (heading == 3) * 1
 
@@ -395,137 +395,3 @@ def pair(positions: Ints, ready: Flags, partners: Ints) -> None:
                 rows = abs(positions[n, w, 0] - positions[m, w, 0])
                 if rows + abs(positions[n, w, 1] - positions[m, w, 1]) == 1:
                     partners[n, w], partners[m, w] = m, n
-
-
-@compiled_once(allocates=True)
-def capture(grid: GridArrays, code: int, wanted: int, value: float, rewards: Floats) -> None:
-    """Remove the things of a kind on the agents' layer beside which `wanted` agents stand, and reward these agents."""
-    cells, margin, layer = grid[:3]
-    positions = grid[3]
-    agents, worlds = positions.shape[:2]
-    for w in range(worlds):
-        caught = np.zeros(4 * agents, np.int64)
-        for n in range(agents):
-            catches = 0
-            for side in range(4):
-                down, right = _ahead(side)
-                y, x = positions[n, w, 0] + margin + down, positions[n, w, 1] + margin + right
-                if cells[w, layer, y, x] != code:
-                    continue
-                beside = 0
-                for m in range(agents):
-                    rows = abs(positions[m, w, 0] + margin - y)
-                    beside += rows + abs(positions[m, w, 1] + margin - x) == 1
-                if beside >= wanted:
-                    catches += 1
-                    caught[4 * n + side] = y * cells.shape[3] + x
-            rewards[n, w] += np.float32(value * catches)
-        for cell in caught:
-            if cell:
-                cells[w, layer, cell // cells.shape[3], cell % cells.shape[3]] = 0
-
-
-@compiled_once
-def clear_top(cells: Bytes) -> None:
-    """Remove everything from the topmost layer."""
-    worlds, layers, height, width = cells.shape
-    for w in range(worlds):
-        for y in range(height):
-            for x in range(width):
-                cells[w, layers - 1, y, x] = 0
-
-
-@compiled_once
-def show_roles(grid: GridArrays, roles: NDArray[np.int64], codes: Bytes) -> None:
-    """Let the agents appear as the kinds of their roles (N, W)."""
-    cells, margin, layer = grid[:3]
-    positions, agent_kinds = grid[3], grid[5]
-    for n in range(roles.shape[0]):
-        for w in range(roles.shape[1]):
-            agent_kinds[n, w] = codes[roles[n, w]]
-            cells[w, layer, positions[n, w, 0] + margin, positions[n, w, 1] + margin] = agent_kinds[n, w]
-
-
-@compiled_once(allocates=True)
-def meet(
-    grid: GridArrays,
-    roles: NDArray[np.int64],
-    nothing: int,
-    payoffs: Probabilities,
-    active: Flags,
-    rewards: Floats,
-    sites: Ints,
-    turn_key: TurnKey,
-    stream: int,
-) -> None:
-    """Reward pairs of neighbours by their roles, let them lose these, and move them to free sites.
-
-    payoffs: of the first of two agents, by its role and the other's. Those with the role `nothing` form no pairs.
-    """
-    agents, worlds = roles.shape
-    size = int(np.sqrt(len(payoffs)))
-    ready, met = np.empty((agents, worlds), np.bool_), np.empty((agents, worlds), np.bool_)
-    partners = np.full((agents, worlds), np.int32(-1))
-    for n in range(agents):
-        for w in range(worlds):
-            ready[n, w] = active[w] and roles[n, w] != nothing
-    pair(grid[3], ready, partners)
-    for n in range(agents):
-        for w in range(worlds):
-            met[n, w] = partners[n, w] >= 0
-            if met[n, w]:
-                rewards[n, w] += np.float32(payoffs[roles[n, w] * size + roles[partners[n, w], w]])
-    for n in range(agents):
-        for w in range(worlds):
-            if met[n, w]:
-                roles[n, w] = nothing
-    respawn(grid, sites, met, turn_key, stream)
-
-
-@compiled_once
-def choose_it(roles: NDArray[np.int64], which: Flags, turn_key: TurnKey) -> None:
-    """Give the role 1 to one agent of each world of the mask, all equally likely: slot 0 of each agent's address."""
-    agents, worlds = roles.shape
-    for w in range(worlds):
-        if not which[w]:
-            continue
-        it, top = 0, -1.0
-        for n in range(agents):
-            words = draw(
-                np.uint64(turn_key[0]), np.uint64(turn_key[1]) + np.uint64(n), np.uint64(0), np.uint64(turn_key[3]),
-                np.uint64(turn_key[2]), np.uint64(turn_key[4]) + np.uint64(w),
-            )  # fmt: skip
-            number = uniform(words[0])
-            if number > top:
-                it, top = n, number
-        for n in range(agents):
-            roles[n, w] = n == it
-
-
-@compiled_once
-def tag(
-    grid: GridArrays,
-    roles: NDArray[np.int64],
-    able: Flags,
-    active: Flags,
-    cost: float,
-    turns: int,
-    rewards: Floats,
-    frozen: Ints,
-) -> None:
-    """Let the agent with role 1 pass it on to the first neighbour, who is then frozen; it costs something each turn."""
-    positions = grid[3]
-    agents, worlds = roles.shape
-    for w in range(worlds):
-        it = 0
-        for n in range(agents):
-            it = n if roles[n, w] else it
-        rewards[it, w] -= np.float32(cost)
-        for n in range(agents if active[w] and able[it, w] else 0):
-            rows = abs(positions[n, w, 0] - positions[it, w, 0])
-            if rows + abs(positions[n, w, 1] - positions[it, w, 1]) == 1:
-                rewards[it, w] += np.float32(1.0)
-                rewards[n, w] -= np.float32(1.0)
-                roles[it, w], roles[n, w] = 0, 1
-                frozen[n, w] = max(frozen[n, w], turns)
-                break

@@ -3,7 +3,7 @@
 A mechanic is an object made once for a grid. Each one that draws has a number, so that no two share a draw. In the
 `parts` of a game it takes effect by itself (`rows` says when and how); a game may also call it in its own hooks.
 
->>> from parallel_agents.games.layout import AGENT, WALL, Field, Kind
+>>> from parallel_agents.games.grid import AGENT, WALL, Field, Kind
 >>> grid = Grid(Field([WALL, AGENT, Kind("ray", "*", (250, 250, 90))], "....#..", ".......", layer=0), agents=2)
 >>> grid.place_agent(1, 0, (0, 3))
 >>> grid.headings[:] = 1  # they face right
@@ -104,7 +104,17 @@ class Beam:
         return self._hits
 
 
-class _Rule:
+class _Part:
+    """A mechanic with what it does in each phase of a game, as rows."""
+
+    _rows: list[Row]
+
+    def rows(self) -> list[Row]:
+        """Return what the mechanic does in each phase."""
+        return self._rows
+
+
+class _Rule(_Part):
     """Kinds that appear on the sites of a layer, and the rule's number, which addresses its draws."""
 
     def __init__(self, grid: Grid, names: Sequence[str], sites: Array | None, layer: int | None) -> None:
@@ -153,26 +163,16 @@ class RandomSpawn(_Rule):
             if not 0.0 <= number <= 1.0:
                 raise ConfigError(f"things appear with probability {number}: give a number from 0 to 1")
         super().__init__(grid, names, sites, layer)
-        self._at_first, self._unless = at_first, unless
-        self._target = self._layer, self._sites, self._codes, 0 if over is None else grid.field.code(over)
-        self._probability = float(probability)
-        self._probabilities = np.full(grid.headings.shape[1], self._probability)
-
-    def rows(self) -> list[Row]:
-        """Fill a new field, and spawn in each turn."""
-        layer, sites, codes, over = self._target
-        common: Any = {"number": self._number, "sites": sites, "codes": codes}
-        rows = [Row(Phase.RESET, Effect.SPAWN, numbers=(layer, over), floats=(self._at_first,), **common)]
-        if self._unless is None:
-            return [*rows, Row(Phase.BEGIN, Effect.SPAWN, numbers=(layer, over), floats=(self._probability,), **common)]
-        name, hindering, own_layer, most = self._unless
-        numbers = (layer, over, own_layer, self._grid.field.code(name))
-        floats = (self._probability, most)
-        others = self._grid.check_sites(hindering)
-        return [
-            *rows,
-            Row(Phase.BEGIN, Effect.SPAWN_UNLESS, numbers=numbers, floats=floats, other_sites=others, **common),
-        ]
+        where = self._layer, 0 if over is None else grid.field.code(over)
+        self._target = self._layer, self._sites, self._codes, where[1]
+        self._probabilities = np.full(grid.headings.shape[1], float(probability))
+        common: Any = {"number": self._number, "sites": self._sites, "codes": self._codes}
+        each_turn = Row(Phase.BEGIN, Effect.SPAWN, numbers=where, floats=(probability,), **common)
+        if unless is not None:
+            name, others, own_layer, most = unless
+            hindered: Any = {"numbers": (*where, own_layer, grid.field.code(name)), "floats": (probability, most)}
+            each_turn = each_turn._replace(effect=Effect.SPAWN_UNLESS, other_sites=grid.check_sites(others), **hindered)
+        self._rows = [Row(Phase.RESET, Effect.SPAWN, numbers=where, floats=(at_first,), **common), each_turn]
 
     def spawn(
         self,
@@ -227,13 +227,9 @@ class Regrowth(_Rule):
         super().__init__(grid, [name], sites, layer)
         self._name = name
         self._target = self._layer, self._sites, np.array(near, np.int32), int(self._codes[0])
-
-    def rows(self) -> list[Row]:
-        """Grow in each turn."""
-        layer, sites, near, code = self._target
-        floats = tuple(self._probabilities.tolist())
-        places = {"sites": sites, "other_sites": near}
-        return [Row(Phase.BEGIN, Effect.REGROW, self._number, numbers=(layer, code), floats=floats, **places)]
+        shape: Any = {"numbers": self._target[::3], "floats": tuple(self._probabilities.tolist())}
+        places: Any = {"sites": self._sites, "other_sites": self._target[2]}
+        self._rows = [Row(Phase.BEGIN, Effect.REGROW, self._number, **shape, **places)]
 
     def grow(self, turn_key: TurnKey, world_mask: Flags | None = None) -> None:
         """Grow the kind for one turn in the worlds of the mask; what grows now counts as near from the next turn."""
@@ -255,11 +251,8 @@ class FixedCount(_Rule):
             raise ConfigError(f"a world should hold {count} of {', '.join(names)}: give a whole number of at least 0")
         super().__init__(grid, names, sites, None)
         self._count = count
-
-    def rows(self) -> list[Row]:
-        """Fill a new field, and add what is missing at the end of each turn."""
-        return [
-            Row(phase, Effect.REFILL, self._number, numbers=(self._count,), sites=self._sites, codes=self._codes)
+        self._rows = [
+            Row(phase, Effect.REFILL, self._number, numbers=(count,), sites=self._sites, codes=self._codes)
             for phase in (Phase.RESET, Phase.END)
         ]
 
@@ -271,58 +264,42 @@ class FixedCount(_Rule):
         )  # fmt: skip
 
 
-class EndsWithout:
+class EndsWithout(_Part):
     """Episodes that end when nothing of a kind is left on its sites, (S, 2)."""
 
     def __init__(self, grid: Grid, name: str, *, sites: Array | None = None, layer: int | None = None) -> None:
-        self._numbers = grid.field.layer if layer is None else layer, grid.field.code(name)
-        self._sites = grid.check_sites(sites)
-
-    def rows(self) -> list[Row]:
-        """End the episode after a turn."""
-        return [Row(Phase.END, Effect.END_WITHOUT, numbers=self._numbers, sites=self._sites)]
+        numbers = grid.field.layer if layer is None else layer, grid.field.code(name)
+        self._rows = [Row(Phase.END, Effect.END_WITHOUT, numbers=numbers, sites=grid.check_sites(sites))]
 
 
-class Capture:
+class Capture(_Part):
     """Things that agents catch together: `agents` of them must stand next to it, and each of these earns `value`."""
 
     def __init__(self, grid: Grid, name: str, *, agents: int, value: float) -> None:
         if agents < 1:
             raise ConfigError(f"{agents} agents catch {name}: give a whole number of at least 1")
-        self._numbers, self._value = (grid.field.code(name), agents), value
-
-    def rows(self) -> list[Row]:
-        """Catch after all agents have moved."""
-        return [Row(Phase.SETTLE, Effect.CAPTURE, numbers=self._numbers, floats=(self._value,))]
+        self._rows = [Row(Phase.SETTLE, Effect.CAPTURE, numbers=(grid.field.code(name), agents), floats=(value,))]
 
 
-class LosesTo:
+class LosesTo(_Part):
     """Things that belong to an agent: it loses `loss` whenever another agent enters one."""
 
     def __init__(self, grid: Grid, name: str, *, owner: int, loss: float) -> None:
         if not 0 <= owner < len(grid.positions):
             raise ConfigError(f"{name} belongs to agent {owner}: there are 0 to {len(grid.positions) - 1}")
-        self._numbers, self._loss = (grid.field.code(name), owner), loss
-
-    def rows(self) -> list[Row]:
-        """Lose when others enter."""
-        return [Row(Phase.EARN, Effect.LOSE, numbers=self._numbers, floats=(self._loss,))]
+        self._rows = [Row(Phase.EARN, Effect.LOSE, numbers=(grid.field.code(name), owner), floats=(loss,))]
 
 
-class Lottery:
+class Lottery(_Part):
     """Things that pay one of several rewards when an agent enters them, all equally likely."""
 
     def __init__(self, grid: Grid, name: str, *, rewards: Sequence[float]) -> None:
         if not len(rewards):
             raise ConfigError(f"{name} pays one of no rewards: give at least one")
-        self._code, self._rewards = grid.field.code(name), tuple(float(reward) for reward in rewards)
-
-    def rows(self) -> list[Row]:
-        """Draw when an agent enters."""
-        return [Row(Phase.EARN, Effect.LOTTERY, numbers=(self._code,), floats=self._rewards)]
+        self._rows = [Row(Phase.EARN, Effect.LOTTERY, numbers=(grid.field.code(name),), floats=tuple(rewards))]
 
 
-class Meetings:
+class Meetings(_Part):
     """Agents with a role who meet: both are rewarded, lose their roles, and start again on random free cells.
 
     An agent that enters the kind `tokens[r]` takes the role r, and appears as the kind `kinds[r]`; without a role it
@@ -339,36 +316,28 @@ class Meetings:
                 f"{roles} tokens, {len(kinds)} kinds and payoffs {list(payoffs)}: give one kind more than tokens, and "
                 "a row and a column of payoffs for each token"
             )
-        self._grid, self._number = grid, grid.new_rule_number()
-        self._tokens = [grid.field.code(name) for name in tokens]
-        self._kinds = np.array([grid.field.blocking_code(name) for name in kinds], np.uint8)
-        self._payoffs = tuple(float(number) for row in payoffs for number in row)
-
-    def rows(self) -> list[Row]:
-        """Start without roles, take them from tokens, and meet after all agents have moved."""
-        nothing, codes = len(self._tokens), self._kinds
-        meet: Any = {"floats": self._payoffs, "sites": self._grid.starts, "codes": codes}
-        return [
-            Row(Phase.RESET, Effect.SET_ROLES, numbers=(nothing,), codes=codes),
-            *(Row(Phase.EARN, Effect.TAKE_ROLE, numbers=(code, role)) for role, code in enumerate(self._tokens)),
-            Row(Phase.SETTLE, Effect.MEET, self._number, numbers=(nothing,), **meet),
+        codes = np.array([grid.field.blocking_code(name) for name in kinds], np.uint8)
+        taken = [grid.field.code(name) for name in tokens]
+        meet: Any = {"floats": tuple(number for row in payoffs for number in row), "sites": grid.starts}
+        self._rows = [
+            Row(Phase.RESET, Effect.SET_ROLES, numbers=(roles,), codes=codes),
+            *(Row(Phase.EARN, Effect.TAKE_ROLE, numbers=(code, role)) for role, code in enumerate(taken)),
+            Row(Phase.SETTLE, Effect.MEET, grid.new_rule_number(), numbers=(roles,), codes=codes, **meet),
         ]
 
 
-class Tagging:
+class Tagging(_Part):
     """One agent is it (role 1), pays `cost` each turn, and earns 1 by reaching another, who pays 1 and becomes it.
 
     An agent that was tagged cannot act for `freezes` turns. Agents appear as the kinds `runner` and `it`.
     """
 
     def __init__(self, grid: Grid, *, runner: str, it: str, cost: float, freezes: int) -> None:
-        self._kinds = np.array([grid.field.blocking_code(name) for name in (runner, it)], np.uint8)
-        self._cost, self._freezes = cost, freezes
-
-    def rows(self) -> list[Row]:
-        """Choose who is it on a new field, and tag after all agents have moved."""
-        tag: Any = {"numbers": (self._freezes,), "floats": (self._cost,), "codes": self._kinds}
-        return [Row(Phase.RESET, Effect.CHOOSE_IT, codes=self._kinds), Row(Phase.SETTLE, Effect.TAG, **tag)]
+        codes = np.array([grid.field.blocking_code(name) for name in (runner, it)], np.uint8)
+        self._rows = [
+            Row(Phase.RESET, Effect.CHOOSE_IT, codes=codes),
+            Row(Phase.SETTLE, Effect.TAG, numbers=(freezes,), floats=(cost,), codes=codes),
+        ]
 
 
 class Respawn:
@@ -403,7 +372,7 @@ def pair_neighbours(grid: Grid, ready: Flags) -> Ints:
     Agents of the (N, W) mask that stand next to each other form pairs, in list order: each takes the first agent in
     the list that is still free.
 
-    >>> from parallel_agents.games.layout import AGENT, Field
+    >>> from parallel_agents.games.grid import AGENT, Field
     >>> grid = Grid(Field([AGENT], "....", outside="agent"), agents=3)
     >>> pair_neighbours(grid, np.ones((3, 1), np.bool_))[:, 0].tolist()
     [1, 0, -1]

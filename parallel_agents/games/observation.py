@@ -6,8 +6,7 @@ beyond the field show the field's outside kind. An `egocentric` window turns wit
 
 Cells, positions and the order of agents are those of `kernels`.
 
->>> from parallel_agents.games.grid import Grid
->>> from parallel_agents.games.layout import AGENT, WALL, Field, walled_map
+>>> from parallel_agents.games.grid import AGENT, WALL, Field, walled_map
 >>> observer = WindowObserver(Grid(Field([WALL, AGENT], walled_map(3, 4)), agents=1, radius=1), radius=1)
 >>> observer.observe_all().reshape(2, 3, 3).astype(int).tolist()
 [[[1, 1, 1], [1, 0, 0], [1, 1, 1]], [[0, 0, 0], [0, 1, 0], [0, 0, 0]]]

@@ -221,6 +221,14 @@ def apply(
     return -1
 
 
+@njit(cache=True, inline="always")  # type: ignore[untyped-decorator]
+def _agent_draw(world: GridWorld, n: int, w: int, epoch: int, turn: int) -> float:
+    """Return slot 0 of an agent's own address in a world and turn."""
+    key, number = world.key[1] + np.uint64(n), world.key[2] + np.uint64(w)
+    words = draw(world.key[0], key, np.uint64(0), np.uint64(turn), np.uint64(epoch), number)
+    return float(uniform(words[0]))
+
+
 @compiled_once
 def earn(world: GridWorld, entered: Bytes, first: int, rewards: Floats, epoch: int, turn: int) -> None:
     """Add to rewards (N, W) what the agents from `first` on earn by the (n, W) codes they entered."""
@@ -239,10 +247,8 @@ def earn(world: GridWorld, entered: Bytes, first: int, rewards: Floats, epoch: i
                 if line[1] == Effect.TAKE_ROLE:
                     world.roles[first + i, w] = owner
                 elif line[1] == Effect.LOTTERY:
-                    key = world.key[1] + np.uint64(first + i)
-                    number = world.key[2] + np.uint64(w)
-                    words = draw(world.key[0], key, np.uint64(0), np.uint64(turn), np.uint64(epoch), number)
-                    rewards[first + i, w] += np.float32(floats[int(uniform(words[0]) * len(floats))])
+                    card = int(_agent_draw(world, first + i, w, epoch, turn) * len(floats))
+                    rewards[first + i, w] += np.float32(floats[card])
                 elif first + i != owner:
                     rewards[owner, w] -= np.float32(floats[0])
 
@@ -318,7 +324,12 @@ def _refill(world: GridWorld, line: Line, which: Flags, epoch: int, turn: int, r
 
 @compiled_once
 def _clear_beams(world: GridWorld, line: Line, which: Flags, epoch: int, turn: int, rewards: Floats) -> None:
-    kernels.clear_top(world.grid[0])
+    cells = world.grid[0]
+    worlds, layers, height, width = cells.shape
+    for w in range(worlds):
+        for y in range(height):
+            for x in range(width):
+                cells[w, layers - 1, y, x] = 0
 
 
 @compiled_once(allocates=True)
@@ -338,9 +349,43 @@ def _fire(world: GridWorld, line: Line, which: Flags, epoch: int, turn: int, rew
                 world.frozen[n, w] = max(world.frozen[n, w], line[17])
 
 
-@compiled_once
+@compiled_once(allocates=True)
 def _capture(world: GridWorld, line: Line, which: Flags, epoch: int, turn: int, rewards: Floats) -> None:
-    kernels.capture(world.grid, line[11], line[12], world.floats[line[9]], rewards)
+    """Remove the things of a kind on the agents' layer beside which enough agents stand, and reward these agents."""
+    cells, margin, layer = world.grid[:3]
+    positions, code, wanted, value = world.grid[3], line[11], line[12], world.floats[line[9]]
+    agents, worlds = positions.shape[:2]
+    for w in range(worlds):
+        caught = np.zeros(4 * agents, np.int64)
+        for n in range(agents):
+            catches = 0
+            for side in range(4):
+                down, right = kernels.ahead(side)
+                y, x = positions[n, w, 0] + margin + down, positions[n, w, 1] + margin + right
+                if cells[w, layer, y, x] != code:
+                    continue
+                beside = 0
+                for m in range(agents):
+                    rows = abs(positions[m, w, 0] + margin - y)
+                    beside += rows + abs(positions[m, w, 1] + margin - x) == 1
+                if beside >= wanted:
+                    catches += 1
+                    caught[4 * n + side] = y * cells.shape[3] + x
+            rewards[n, w] += np.float32(value * catches)
+        for cell in caught:
+            if cell:
+                cells[w, layer, cell // cells.shape[3], cell % cells.shape[3]] = 0
+
+
+@compiled_once
+def _show_roles(world: GridWorld, line: Line) -> None:
+    """Let the agents appear as the kinds of their roles."""
+    cells, margin, layer = world.grid[:3]
+    positions, agent_kinds = world.grid[3], world.grid[5]
+    for n in range(world.roles.shape[0]):
+        for w in range(world.roles.shape[1]):
+            agent_kinds[n, w] = world.codes[line[7] + world.roles[n, w]]
+            cells[w, layer, positions[n, w, 0] + margin, positions[n, w, 1] + margin] = agent_kinds[n, w]
 
 
 @compiled_once
@@ -349,28 +394,70 @@ def _set_roles(world: GridWorld, line: Line, which: Flags, epoch: int, turn: int
         for w in range(len(which)):
             if which[w]:
                 world.roles[n, w] = line[11]
-    kernels.show_roles(world.grid, world.roles, world.codes[line[7] : line[8]])
+    _show_roles(world, line)
 
 
-@compiled_once
+@compiled_once(allocates=True)
 def _meet(world: GridWorld, line: Line, which: Flags, epoch: int, turn: int, rewards: Floats) -> None:
+    """Reward pairs of neighbours by their roles, let them lose these, and move them to free sites."""
     key, stream = _address(world, line, epoch, turn)
-    sites, floats = world.sites[line[3] : line[4]], world.floats[line[9] : line[10]]
-    kernels.meet(world.grid, world.roles, line[11], floats, which, rewards, sites, key, stream)
-    kernels.show_roles(world.grid, world.roles, world.codes[line[7] : line[8]])
+    roles, nothing, payoffs = world.roles, line[11], world.floats[line[9] : line[10]]
+    agents, worlds = roles.shape
+    size = int(np.sqrt(len(payoffs)))
+    ready, met = np.empty((agents, worlds), np.bool_), np.empty((agents, worlds), np.bool_)
+    partners = np.full((agents, worlds), np.int32(-1))
+    for n in range(agents):
+        for w in range(worlds):
+            ready[n, w] = which[w] and roles[n, w] != nothing
+    kernels.pair(world.grid[3], ready, partners)
+    for n in range(agents):
+        for w in range(worlds):
+            met[n, w] = partners[n, w] >= 0
+            if met[n, w]:
+                rewards[n, w] += np.float32(payoffs[roles[n, w] * size + roles[partners[n, w], w]])
+    for n in range(agents):
+        for w in range(worlds):
+            if met[n, w]:
+                roles[n, w] = nothing
+    kernels.respawn(world.grid, world.sites[line[3] : line[4]], met, key, stream)
+    _show_roles(world, line)
 
 
 @compiled_once
 def _choose_it(world: GridWorld, line: Line, which: Flags, epoch: int, turn: int, rewards: Floats) -> None:
-    kernels.choose_it(world.roles, which, _address(world, line, epoch, turn)[0])
-    kernels.show_roles(world.grid, world.roles, world.codes[line[7] : line[8]])
+    """Give the role 1 to one agent of each world, all equally likely."""
+    for w in range(len(which)):
+        if not which[w]:
+            continue
+        it, top = 0, -1.0
+        for n in range(len(world.roles)):
+            number = _agent_draw(world, n, w, epoch, turn)
+            if number > top:
+                it, top = n, number
+        for n in range(len(world.roles)):
+            world.roles[n, w] = n == it
+    _show_roles(world, line)
 
 
 @compiled_once
 def _tag(world: GridWorld, line: Line, which: Flags, epoch: int, turn: int, rewards: Floats) -> None:
-    cost = world.floats[line[9]]
-    kernels.tag(world.grid, world.roles, world.able, which, cost, line[11], rewards, world.frozen)
-    kernels.show_roles(world.grid, world.roles, world.codes[line[7] : line[8]])
+    """Let the agent with role 1 pass it on to the first neighbour, who is then frozen; it costs something each turn."""
+    positions, roles, cost = world.grid[3], world.roles, np.float32(world.floats[line[9]])
+    agents, worlds = roles.shape
+    for w in range(worlds):
+        it = 0
+        for n in range(agents):
+            it = n if roles[n, w] else it
+        rewards[it, w] -= cost
+        for n in range(agents if which[w] and world.able[it, w] else 0):
+            rows = abs(positions[n, w, 0] - positions[it, w, 0])
+            if rows + abs(positions[n, w, 1] - positions[it, w, 1]) == 1:
+                rewards[it, w] += np.float32(1.0)
+                rewards[n, w] -= np.float32(1.0)
+                roles[it, w], roles[n, w] = 0, 1
+                world.frozen[n, w] = max(world.frozen[n, w], line[11])
+                break
+    _show_roles(world, line)
 
 
 _EFFECTS = {

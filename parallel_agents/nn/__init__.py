@@ -3,8 +3,8 @@
 from parallel_agents.nn.actor_critic import ActorCritic
 from parallel_agents.nn.distributions import Discrete, Distribution, MultiDiscrete, SquashedGaussian
 from parallel_agents.nn.layers import MLP, ActingNetwork, Convolution, Forward, Layout, Network
+from parallel_agents.nn.numerics import Invariance, probe
 from parallel_agents.nn.optimizer import gradient_rows
-from parallel_agents.nn.probe import Invariance, probe
 from parallel_agents.nn.quantile import QuantileNetwork
 from parallel_agents.nn.recurrent import Recurrent
 from parallel_agents.nn.user_module import Architecture, Factory, ModuleNetwork

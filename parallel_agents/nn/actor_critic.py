@@ -13,7 +13,7 @@ from torch import Tensor
 
 from parallel_agents.core.seeding import Identity
 from parallel_agents.kernels import policy_gradient as kernel
-from parallel_agents.nn.distributions import Discrete, Distribution, MultiDiscrete, SquashedGaussian
+from parallel_agents.nn.distributions import Distribution, SquashedGaussian
 from parallel_agents.nn.layers import MLP, Convolution, Forward, Layer, Layout, Network
 
 _BoundLayers = tuple[list[Layer], list[Layer], Tensor | None]
@@ -57,16 +57,10 @@ class ActorCritic(Network):
     def kernel(self) -> kernel.Network:
         """This network as compiled kernels read it."""
         policy, value = self.policy.widths(), self.value.widths()
-        sizes: tuple[int, ...] = ()
-        match self.distribution:
-            case Discrete(n):
-                sizes = (n,)
-            case MultiDiscrete(several):
-                sizes = several
         return kernel.Network(
             self.layout.table(0, policy),
             self.layout.table(2 * len(policy), value),
-            np.array(sizes, np.int64),
+            np.array(self.distribution.sizes, np.int64),
             self.layout.offsets[-1],
         )
 

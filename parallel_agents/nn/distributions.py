@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -23,11 +24,18 @@ MASKED = -1e9
 class Discrete:
     """One of `n` actions."""
 
+    dtype: ClassVar[str] = "int64"
+    """Type of a stored action."""
     n: int
 
     def __post_init__(self) -> None:
         if self.n < 1:
             raise ConfigError(f"{self.n} actions: an agent needs at least one")
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """Sizes of the discrete choices; empty for continuous actions."""
+        return (self.n,)
 
     @property
     def outputs(self) -> int:
@@ -38,11 +46,6 @@ class Discrete:
     def shape(self) -> tuple[int, ...]:
         """Shape of a stored action."""
         return ()
-
-    @property
-    def dtype(self) -> str:
-        """Type of a stored action."""
-        return "int64"
 
     def log_prob(self, outputs: Tensor, actions: Tensor, masks: Tensor | None = None) -> Tensor:
         """Return (N, R) from outputs (N, R, n) and actions (N, R)."""
@@ -59,6 +62,7 @@ class Discrete:
 class MultiDiscrete:
     """Several choices at once, independent given the observation."""
 
+    dtype: ClassVar[str] = "int64"
     sizes: tuple[int, ...]
 
     def __post_init__(self) -> None:
@@ -67,18 +71,11 @@ class MultiDiscrete:
 
     @property
     def outputs(self) -> int:
-        """Network outputs that it needs."""
         return sum(self.sizes)
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Shape of a stored action."""
         return (len(self.sizes),)
-
-    @property
-    def dtype(self) -> str:
-        """Type of a stored action."""
-        return "int64"
 
     def log_prob(self, outputs: Tensor, actions: Tensor, masks: Tensor | None = None) -> Tensor:
         """Return (N, R) from outputs (N, R, sum of sizes) and actions (N, R, choices)."""
@@ -98,6 +95,8 @@ class MultiDiscrete:
 class SquashedGaussian:
     """A Gaussian squashed into bounds by tanh (Haarnoja et al. 2018); actions are stored before squashing."""
 
+    dtype: ClassVar[str] = "float32"
+    sizes: ClassVar[tuple[int, ...]] = ()
     low: tuple[float, ...]
     high: tuple[float, ...]
 
@@ -109,18 +108,11 @@ class SquashedGaussian:
 
     @property
     def outputs(self) -> int:
-        """Network outputs that it needs."""
         return 2 * len(self.low)
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Shape of a stored action."""
         return (len(self.low),)
-
-    @property
-    def dtype(self) -> str:
-        """Type of a stored action."""
-        return "float32"
 
     def log_prob(self, outputs: Tensor, actions: Tensor, masks: Tensor | None = None) -> Tensor:
         """Return (N, R) from outputs (N, R, 2·A), means and log deviations, and unsquashed actions (N, R, A)."""

@@ -1,6 +1,9 @@
-"""Set up the numeric environment that equal bytes rest on, and name it.
+"""Set up the numeric environment that equal bytes rest on, name it, and probe what it gives.
 
-The rules of the arithmetic itself are in `layers`.
+The rules of the arithmetic itself are in `layers`. They are facts of one library on one machine. So whenever a stack is
+built, in every mode, its real computation runs once at its real shapes: all agents together, one agent at a time, and
+in the groups that workers will get. Where the bytes differ, that stack is computed one agent at a time in *every* mode,
+with a warning.
 """
 
 from __future__ import annotations
@@ -9,6 +12,8 @@ import ctypes
 import hashlib
 import os
 import platform
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import cache
 from importlib import metadata
 from pathlib import Path
@@ -17,6 +22,7 @@ import llvmlite.binding as llvm
 import numba
 import numpy as np
 import torch
+from torch import Tensor
 
 from parallel_agents.core.errors import NumericsError
 
@@ -98,3 +104,42 @@ def _mkl_mode() -> int | None:
     library = Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"
     getter = getattr(ctypes.CDLL(os.fspath(library)), "mkl_serv_cbwr_get", None) if library.exists() else None
     return None if getter is None else int(getter(-1))
+
+
+# -- the probe -------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Invariance:
+    """The result of a probe."""
+
+    holds: bool
+    detail: str
+
+
+def probe(compute: Callable[[slice], Sequence[Tensor]], agents: int, groups: Sequence[slice] = ()) -> Invariance:
+    """Compare a computation of all agents with that of each agent alone and of each of some groups, byte for byte.
+
+    compute: takes a slice of the agents and returns tensors whose first axis is the agent.
+
+    >>> x = torch.arange(6.0).reshape(3, 2)
+    >>> probe(lambda part: [x[part] * 2], 3).holds
+    True
+    >>> probe(lambda part: [x[part] - x[part].mean()], 3).holds
+    False
+    """
+    whole = compute(slice(0, agents))
+    for group in [*(slice(n, n + 1) for n in range(agents)), *groups]:
+        for index, (tensor, of_group) in enumerate(zip(whole, compute(group), strict=True)):
+            if not _same_bytes(tensor[group], of_group):
+                size = group.stop - group.start
+                return Invariance(False, f"result {index} of {agents} agents differs from groups of {size}")
+    return Invariance(True, f"{agents} agents agree with one at a time, byte for byte")
+
+
+def _same_bytes(a: Tensor, b: Tensor) -> bool:
+    """Return whether two tensors hold the same bytes: NaN equals itself, and 0.0 does not equal -0.0."""
+    if a.dtype.is_floating_point:
+        integers = torch.int64 if a.dtype == torch.float64 else torch.int32
+        a, b = a.contiguous().view(integers), b.contiguous().view(integers)
+    return torch.equal(a, b)

@@ -8,7 +8,6 @@ event_classes        class-weighted drawing; class_index: which positions belong
 importance_sampler   `ImportanceSampler` and the options of `model.importance`
 importance_buffer    `ImportanceSamplingReplayBuffer`
 importance_weights   the mathematics of shares and corrections; world_weights: weights of whole worlds
-validation           checks of what callers pass
 """
 
 from parallel_agents.replay.buffer import Buffer, ThreadSafeBuffer

@@ -16,7 +16,6 @@ from parallel_agents.core.seeding import Purpose, generator
 from parallel_agents.core.types import Array, Transitions
 from parallel_agents.replay.event_classes import EVENT_TYPE, EVENT_VALUE, UNLABELLED
 from parallel_agents.replay.ring import Ring, RingShape
-from parallel_agents.replay.validation import detached
 
 
 class Lockable:
@@ -248,6 +247,11 @@ class Buffer(Lockable):
         with self.locked():
             self.ring.load_live(0, state["rows"])
             self._draws, self._first = int(state["draws"]), bool(state["first"])
+
+
+def detached(value: Any) -> Any:
+    """Return a tensor's numbers without its autograd graph, which would keep all its past in memory."""
+    return value.detach().cpu().numpy() if hasattr(value, "detach") else value
 
 
 def _single(what: str, value: Any, shape: tuple[int, ...], dtype: str) -> Array:

@@ -1,13 +1,14 @@
-"""Which positions of a buffer belong to which class, with adding, removing and drawing in constant time.
+"""Which positions of a buffer belong to which class, with writing and drawing in constant time.
 
 One array holds every live position, class by class:
 
     order   [ class 0 ............ | class 1 ... | class 2 ...... | free ... ]
              bounds[0]              bounds[1]     bounds[2]        bounds[3]
 
-To add to a class, each later class moves its first entry to its end, which opens one place. To remove, the last entry
-of the class fills the gap and the later classes close up. Either way there is at most one move per class, whatever the
-number of rows. A draw is a class, then a uniform place within its part. A million positions take 9 MB.
+To add to a class, each later class moves its first entry to its end, which opens one place. When a position gets
+another class, the last entry of the old one fills the gap and the later classes close up. Either way there is at most
+one move per class, whatever the number of rows. A draw is a class, then a uniform place within its part. A million
+positions take 9 MB.
 
 A position that is written again with the same class stays where it is. A buffer with a single class therefore has an
 `order` of 0, 1, 2, …, and drawing from it is uniform sampling, byte for byte.
@@ -16,9 +17,8 @@ A position that is written again with the same class stays where it is. A buffer
 >>> index.assign([0, 1, 2, 3], [1, 0, 1, 1])
 >>> index.counts.tolist(), index.members(1).tolist()
 ([1, 3], [0, 2, 3])
->>> index.evict([0])
 >>> index.draw(np.array([[0.1, 0.0], [0.9, 0.99]]), np.array([0.5, 0.5])).positions.tolist()
-[1, 2]
+[1, 3]
 """
 
 from __future__ import annotations
@@ -34,8 +34,7 @@ from parallel_agents.core import seeding
 from parallel_agents.core.compiled import njit
 from parallel_agents.core.errors import CheckpointError, ConfigError, ContractError, NonFiniteError, ShapeError
 from parallel_agents.core.types import Floats, Ints
-from parallel_agents.replay.priorities import SumTree
-from parallel_agents.replay.validation import positions_below, repeated
+from parallel_agents.replay.priorities import SumTree, positions_below, repeated
 
 _ABSENT = -1
 _FINE, _OUTSIDE, _EMPTY = 0, 1, 2
@@ -125,7 +124,7 @@ class ClassIndex:
         where = positions_below(self.capacity, positions)
         classes = self._arrays.owner[where].astype(np.int64)
         if (classes == _ABSENT).any():
-            raise ContractError(f"position {where[classes == _ABSENT][0]} holds no row: it was never added, or evicted")
+            raise ContractError(f"position {where[classes == _ABSENT][0]} holds no row: it was never added")
         return classes
 
     def assign(self, positions: ArrayLike, classes: ArrayLike, priorities: ArrayLike | None = None) -> None:
@@ -140,7 +139,8 @@ class ClassIndex:
             raise ContractError(f"a class id is outside 0 .. {known - 1}: found {np.unique(which).tolist()}")
         if self._tree is not None:
             values = _positive(self._largest if priorities is None else priorities, where)
-            self._drop_priorities(where)
+            live = where[self._arrays.owner[where] >= 0]
+            self._tree.update(live, 0.0, self.classes_at(live))
         _assign(self._arrays, where, which)
         if self._tree is not None:
             self._set_priorities(where, values)
@@ -151,12 +151,6 @@ class ClassIndex:
             _assign_one(self._arrays, position, which)
         else:
             self.assign([position], [which])
-
-    def evict(self, positions: ArrayLike) -> None:
-        """Remove positions (n,); those that hold no row are left alone."""
-        where = positions_below(self.capacity, positions)
-        self._drop_priorities(where)
-        _evict(self._arrays, where)
 
     def update_priorities(self, positions: ArrayLike, priorities: ArrayLike) -> None:
         """Give live positions (n,) new priorities (n,) above 0."""
@@ -223,12 +217,6 @@ class ClassIndex:
         if self._tree is not None:
             self._tree.update(where, values, self.classes_at(where))
             self._largest = max(self._largest, float(values.max(initial=0.0)))
-
-    def _drop_priorities(self, where: Ints) -> None:
-        """Set the priorities of those positions that hold rows to 0."""
-        if self._tree is not None:
-            live = where[self._arrays.owner[where] >= 0]
-            self._tree.update(live, 0.0, self.classes_at(live))
 
     def _density_of_one(self, tree: SumTree) -> Floats:
         """Return n_k P(i | k) of a priority of 1, per class (K,): rows over the sum of their priorities."""
@@ -350,13 +338,6 @@ def _assign_one(index: IndexArrays, position: int, which: int) -> None:
 def _assign(index: IndexArrays, positions: Ints, classes: Ints) -> None:
     for i in range(len(positions)):
         _assign_one(index, positions[i], classes[i])
-
-
-@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
-def _evict(index: IndexArrays, positions: Ints) -> None:
-    for position in positions:
-        if index.owner[position] != _ABSENT:
-            _remove(index, position)
 
 
 @njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]

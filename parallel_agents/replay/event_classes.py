@@ -30,7 +30,6 @@ from parallel_agents.core.types import Bools, Floats, Ints
 from parallel_agents.replay import importance_weights as maths
 from parallel_agents.replay.class_index import draw_by_class
 from parallel_agents.replay.ring import Ring
-from parallel_agents.replay.validation import require_positive, require_share
 
 EVENT_TYPE, EVENT_VALUE = "event_type", "event_value"
 EVENT_COLUMNS: dict[str, tuple[int, ...]] = {EVENT_TYPE: (), EVENT_VALUE: ()}
@@ -40,6 +39,21 @@ UNLABELLED = -1
 
 _ESS_FLOOR = 0.1
 _ADVICE = "lower the class weights, alpha or beta, raise the temperature, or set max_weight (model.importance)"
+
+
+def require_share(name: str, value: float, *, above: float | None = None, below: float | None = None) -> None:
+    """Raise unless `value` lies in [0, 1]; `above` and `below` exclude an end."""
+    low = value > above if above is not None else value >= 0.0
+    high = value < below if below is not None else value <= 1.0
+    if not (low and high):
+        interval = f"{'[0' if above is None else '(0'}, {'1]' if below is None else '1)'}"
+        raise ConfigError(f"{name} is {value}: give a number in {interval}")
+
+
+def require_positive(name: str, value: float) -> None:
+    """Raise unless `value` is a finite number above 0."""
+    if not (math.isfinite(value) and value > 0):
+        raise ConfigError(f"{name} is {value}: give a finite number above 0")
 
 
 class ClassShares(NamedTuple):

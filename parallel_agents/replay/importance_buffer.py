@@ -20,24 +20,22 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from parallel_agents.core.errors import CheckpointError, ConfigError, ContractError, ShapeError
+from parallel_agents.core.errors import (
+    ActionError,
+    CheckpointError,
+    ConfigError,
+    ContractError,
+    NonFiniteError,
+    ShapeError,
+)
 from parallel_agents.core.types import Array, Floats, Ints
-from parallel_agents.replay.buffer import Lockable, Locked
+from parallel_agents.replay.buffer import Lockable, Locked, detached
 from parallel_agents.replay.class_index import sample_uniforms, uniform_positions
 from parallel_agents.replay.importance_sampler import ImportanceSampler
-from parallel_agents.replay.ring import TransitionRing
-from parallel_agents.replay.validation import (
-    finite,
-    fitting_actions,
-    json_texts,
-    one_action,
-    one_number,
-    one_state,
-    state_rows,
-    whole_numbers,
-    within,
-)
+from parallel_agents.replay.priorities import whole_numbers, within
+from parallel_agents.replay.ring import TransitionRing, all_finite
 
+_LARGEST = float(np.finfo(np.float32).max)
 Sample = tuple[dict[str, Array], Floats, Ints]
 
 
@@ -107,15 +105,15 @@ class ImportanceSamplingReplayBuffer(Lockable):
     ) -> int:
         """Store one transition and return its index."""
         columns = {
-            "actions": one_action(action, self._ring.columns["actions"]),
-            "rewards": one_number("reward", reward),
-            "values": one_number("value", value),
+            "actions": _one_action(action, self._ring.columns["actions"]),
+            "rewards": _one_number("reward", reward),
+            "values": _one_number("value", value),
             "dones": bool(done),
         }
-        states = one_state("state", state, self.obs_shape)
-        next_states = one_state("next_state", next_state, self.obs_shape)
+        states = _one_state("state", state, self.obs_shape)
+        next_states = _one_state("next_state", next_state, self.obs_shape)
         which = self.sampler.class_id(event_type)
-        texts = json_texts([metadata], 1) if metadata else {}
+        texts = _json_texts([metadata], 1) if metadata else {}
         with self.locked():
             serial = self._ring.added
             self._ring.add(states, next_states, columns)
@@ -135,12 +133,12 @@ class ImportanceSamplingReplayBuffer(Lockable):
         metadata: Sequence[Mapping[str, Any] | None] | None = None,
     ) -> Ints:
         """Store n transitions in this order and return their indices (n,). A single event type is that of all."""
-        rows = state_rows("states", states, self.obs_shape)
+        rows = _state_rows("states", states, self.obs_shape)
         columns = {
-            "next_states": state_rows("next_states", next_states, self.obs_shape),
-            "actions": fitting_actions(actions, self._ring.columns["actions"]),
-            "rewards": finite("rewards", rewards),
-            "values": finite("values", values),
+            "next_states": _state_rows("next_states", next_states, self.obs_shape),
+            "actions": _fitting_actions(actions, self._ring.columns["actions"]),
+            "rewards": _finite("rewards", rewards),
+            "values": _finite("values", values),
             "dones": np.asarray(dones, np.bool_),
         }
         classes, count = self.sampler.class_ids(event_types), len(rows)
@@ -150,7 +148,7 @@ class ImportanceSamplingReplayBuffer(Lockable):
             shape = column.shape if name in ("rewards", "values", "dones") else column.shape[:1]
             if shape != (count,):
                 raise ShapeError(f"add was given {count} states and {name} of shape {shape}: give one for each")
-        texts = json_texts(metadata, count)
+        texts = _json_texts(metadata, count)
         with self.locked():
             first = self._ring.added
             self._ring.add(rows, columns["next_states"], columns)
@@ -353,3 +351,76 @@ class ImportanceSamplingReplayBuffer(Lockable):
 
 class ThreadSafeImportanceSamplingReplayBuffer(Locked, ImportanceSamplingReplayBuffer):
     """`ImportanceSamplingReplayBuffer` with a lock of its own, nothing more."""
+
+
+# -- checks: everything is checked, and converted to one type, before anything is written ---------------------------
+
+
+def _finite(name: str, values: ArrayLike) -> NDArray[np.float32]:
+    """Return numbers of any shape as float32."""
+    with np.errstate(over="ignore"):  # a number that is too large becomes infinity, which is refused here
+        array = np.asarray(detached(values), np.float32)
+    if not np.isfinite(array).all():
+        raise NonFiniteError(f"{name} hold NaN, infinity or a number beyond float32: give finite numbers")
+    return array
+
+
+def _state_rows(name: str, states: ArrayLike, shape: tuple[int, ...]) -> NDArray[np.float32]:
+    """Return states (n, *shape) as rows (n, size)."""
+    array = _finite(name, states)
+    if array.shape[1:] != shape:
+        raise ShapeError(f"{name} have shape {array.shape[1:]} each: this buffer keeps {shape}")
+    return np.ascontiguousarray(array).reshape(len(array), -1)
+
+
+def _one_state(name: str, state: ArrayLike, shape: tuple[int, ...]) -> NDArray[np.float32]:
+    """Return one state (*shape) as a row (1, size)."""
+    if type(state) is np.ndarray and state.dtype == np.float32 and state.shape == shape:
+        row = np.ascontiguousarray(state).reshape(1, -1)
+        if not all_finite(row):
+            raise NonFiniteError(f"{name} holds NaN or infinity: give finite numbers")
+        return row
+    return _state_rows(name, np.asarray(detached(state))[None], shape)
+
+
+def _fitting_actions(values: ArrayLike, column: Array) -> Array:
+    """Return actions (n, ...) that the column (capacity, ...) can store without changing them."""
+    actions = np.asarray(detached(values))
+    if actions.shape[1:] != column.shape[1:]:
+        raise ShapeError(f"actions have shape {actions.shape[1:]} each: this buffer keeps {column.shape[1:]}")
+    if column.dtype.kind not in "iu":
+        return _finite("actions", actions)
+    limits = np.iinfo(column.dtype)
+    if actions.dtype.kind not in "iub" or (
+        actions.size and not limits.min <= actions.min() <= actions.max() <= limits.max
+    ):
+        raise ActionError(
+            f"actions of type {actions.dtype} cannot be kept as {column.dtype}, whole numbers from {limits.min} to "
+            f"{limits.max}: give the buffer another action_dtype"
+        )
+    return actions
+
+
+def _one_action(value: ArrayLike, column: Array) -> Any:
+    """Return one action that the column (capacity, ...) can store without changing it."""
+    return _fitting_actions(np.asarray(detached(value))[None], column)[0]
+
+
+def _one_number(name: str, value: Any) -> float:
+    """Return one number that float32 can hold."""
+    number = float(detached(value))
+    if not -_LARGEST <= number <= _LARGEST:
+        raise NonFiniteError(f"{name} is {number}: give a finite number that float32 can hold")
+    return number
+
+
+def _json_texts(metadata: Sequence[Mapping[str, Any] | None] | None, count: int) -> dict[int, str]:
+    """Return the metadata of `count` rows as JSON, by row; rows without metadata are left out."""
+    if metadata is None:
+        return {}
+    if len(metadata) != count:
+        raise ShapeError(f"{len(metadata)} metadata for {count} transitions: give one for each, or None")
+    try:
+        return {row: json.dumps(dict(entry), allow_nan=False) for row, entry in enumerate(metadata) if entry}
+    except (TypeError, ValueError) as error:
+        raise ContractError(f"metadata cannot be kept as JSON: {error}") from error

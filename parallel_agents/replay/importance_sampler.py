@@ -28,9 +28,8 @@ from parallel_agents.core.errors import CheckpointError, ConfigError, ContractEr
 from parallel_agents.core.types import Floats, Ints
 from parallel_agents.replay import importance_weights as maths
 from parallel_agents.replay.class_index import ClassIndex, sample_uniforms
-from parallel_agents.replay.event_classes import ClassShares, ClassSpread, ClassWeighting
+from parallel_agents.replay.event_classes import ClassShares, ClassSpread, ClassWeighting, require_share
 from parallel_agents.replay.priorities import priorities_of
-from parallel_agents.replay.validation import require_share
 from parallel_agents.replay.world_weights import WorldRule, fit_world_rule
 
 CRISIS_PARENT = "crisis_parent"
@@ -338,7 +337,7 @@ class ImportanceSampler:
         index = self._attached().index
         if not index.prioritised:
             raise ConfigError("this sampler draws uniformly within a class: create it with priorities=True")
-        errors = np.asarray(td_errors, np.float64)
+        errors = np.atleast_1d(np.asarray(td_errors, np.float64))
         index.update_priorities(indices, priorities_of(errors, self.weighting.alpha))
 
     # -- worlds ----------------------------------------------------------------------------------------------

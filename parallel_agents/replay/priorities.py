@@ -21,17 +21,16 @@ leaves is equal to the old one in every bit. Several trees over the same positio
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from parallel_agents.core.compiled import njit
-from parallel_agents.core.errors import ConfigError, ContractError, NonFiniteError
+from parallel_agents.core.errors import ConfigError, ContractError, NonFiniteError, ShapeError
 from parallel_agents.core.types import Floats, Ints
-from parallel_agents.kernels.functions import power, powers
+from parallel_agents.kernels.functions import powers
 from parallel_agents.replay.ring import PRIORITY, Ring
-from parallel_agents.replay.validation import positions_below, repeated
 
 PRIORITY_COLUMNS: dict[str, tuple[int, ...]] = {PRIORITY: ()}
 SMALLEST = 1e-6
@@ -43,10 +42,10 @@ _FINE, _UNKNOWN_TREE, _BAD_PRIORITY, _BAD_UNIFORM, _EMPTY_TREE = range(5)
 
 
 def priorities_of(errors: Floats, alpha: float) -> Floats:
-    """Return the priorities (|error| + SMALLEST) ** alpha of TD errors of any shape."""
-    priorities = np.empty_like(errors)
-    if not _fill_priorities(errors.ravel(), SMALLEST, alpha, priorities.ravel()):
+    """Return the priorities (|error| + SMALLEST) ** alpha of TD errors (n,)."""
+    if not np.isfinite(errors).all():
         raise NonFiniteError("TD errors hold NaN or infinity: no priority follows from them")
+    priorities: Floats = powers(np.abs(errors) + SMALLEST, alpha)
     return priorities
 
 
@@ -99,6 +98,41 @@ def write_priorities(ring: Ring, places: Floats, errors: Floats) -> None:
 
 
 # -- sum tree -------------------------------------------------------------------------------------------------
+
+
+def whole_numbers(name: str, values: ArrayLike) -> Ints:
+    """Return whole numbers (n,), or a single one, as a contiguous array."""
+    array = np.atleast_1d(np.asarray(values))
+    if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
+        raise ShapeError(f"{name} of shape {array.shape} and type {array.dtype}: give whole numbers, shape (n,)")
+    return np.ascontiguousarray(array, np.int64)
+
+
+def positions_below(capacity: int, positions: ArrayLike) -> Ints:
+    """Return buffer positions (n,), or a single one; raise unless they lie in 0 .. capacity - 1."""
+    whole = whole_numbers("positions", positions)
+    if not within(whole, 0, capacity):
+        raise ContractError(f"a position is outside 0 .. {capacity - 1}: found {whole.min()} .. {whole.max()}")
+    return whole
+
+
+def repeated(values: ArrayLike, count: int, kind: type[np.generic]) -> NDArray[Any]:
+    """Return values (count,), or a single one repeated, as a contiguous array."""
+    array = np.asarray(values, kind)
+    if array.shape == (count,):
+        return np.ascontiguousarray(array)
+    if array.shape not in ((), (1,)):
+        raise ShapeError(f"values of shape {array.shape} for {count} positions: give one for each, or one for all")
+    return np.full(count, array)
+
+
+@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+def within(numbers: Ints, low: int, end: int) -> bool:
+    """Return whether every number (n,) lies in low .. end - 1; numpy would need several passes."""
+    for number in numbers:  # noqa: SIM110 - compiled
+        if not low <= number < end:
+            return False
+    return True
 
 
 def _levels(capacity: int) -> Ints:
@@ -306,13 +340,3 @@ def _last_drawable(flat: Floats, first: np.uint64, child: int) -> int:
     while flat[first + np.uint64(child)] <= 0.0:
         child -= 1
     return child
-
-
-@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
-def _fill_priorities(errors: Floats, least: float, alpha: float, priorities: Floats) -> bool:
-    """Fill in (|error| + least) ** alpha of errors (n,); return False if one is not finite."""
-    for i in range(len(errors)):
-        if not np.isfinite(errors[i]):
-            return False
-        priorities[i] = power(abs(errors[i]) + least, alpha)
-    return True

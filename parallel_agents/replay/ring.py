@@ -26,11 +26,8 @@ from numpy.typing import DTypeLike, NDArray
 
 from parallel_agents.core.compiled import compiled_once, njit
 from parallel_agents.core.errors import CheckpointError, ConfigError, ShapeError
-from parallel_agents.core.types import Array, Transitions
+from parallel_agents.core.types import Array, Bools, Ints, Transitions
 from parallel_agents.kernels.intrinsics import copy_numbers, prefetch
-
-Ints = NDArray[np.int64]
-Bools = NDArray[np.bool_]
 
 PRIORITY = "priority"
 """Name of the extra column that changes after its row was written."""
@@ -239,16 +236,19 @@ class Ring:
             "discounts": discounts,
         }
 
+    def _columns(self) -> dict[str, Array]:
+        """Return what is stored by row, (N, T, …) each, under the names of digests and checkpoints."""
+        extras = {f"extra.{name}": column for name, column in self.extras.items()}
+        return {name: getattr(self, name) for name in self.ROWS} | extras
+
     def lasting_columns(self) -> dict[str, Array]:
         """Return what is stored by row and never changes once a row is closed. Priorities do change: not here."""
-        extras = {f"extra.{name}": column for name, column in self.extras.items() if name != PRIORITY}
-        return {name: getattr(self, name) for name in self.ROWS} | extras
+        return {name: column for name, column in self._columns().items() if name != f"extra.{PRIORITY}"}
 
     def live(self, index: int) -> dict[str, Array]:
         """Return copies of one agent's rows, oldest first, and its counters: equal contents give equal arrays."""
         order = self._live_places(index)
-        stored: dict[str, Any] = {name: getattr(self, name)[index][order] for name in self.ROWS}
-        stored |= {f"extra.{name}": column[index][order] for name, column in self.extras.items()}
+        stored = {name: column[index][order] for name, column in self._columns().items()}
         return stored | {name: np.array(getattr(self, name)[index]) for name in self.COUNTERS}
 
     def load_live(self, index: int, stored: Mapping[str, Array]) -> None:
@@ -257,17 +257,14 @@ class Ring:
             getattr(self, name)[index] = stored[name]
         order = self._live_places(index)
         self.valid[index] = False
-        for name in self.ROWS:
-            getattr(self, name)[index][order] = stored[name]
-        for name, column in self.extras.items():
-            column[index][order] = stored[f"extra.{name}"]
+        for name, column in self._columns().items():
+            column[index][order] = stored[name]
         self.list_starts(index)
 
     def whole(self) -> dict[str, Array]:
         """Return all rows of a ring that has not been filled yet, (N, T, W, …), and `ages`: what `append` takes."""
         rows = int(self.pos.max(initial=0))
-        extras = {f"extra.{name}": column[:, :rows] for name, column in self.extras.items()}
-        return {name: getattr(self, name)[:, :rows] for name in self.ROWS} | extras | {"ages": self.ages}
+        return {name: column[:, :rows] for name, column in self._columns().items()} | {"ages": self.ages}
 
     def append(self, agents: slice, parts: Sequence[tuple[slice, Mapping[str, Array]]]) -> None:
         """Store whole episodes that other rings stored, as if they had been stored here turn by turn.
@@ -284,8 +281,7 @@ class Ring:
             self._forget(n, begin + rows - self._turns)
         start, fitting = begin % width, min(rows, width - begin % width)
         pieces = [(slice(fitting), slice(start, start + fitting)), (slice(fitting, rows), slice(rows - fitting))]
-        columns = {name: getattr(self, name) for name in self.ROWS if name != "version"}
-        columns |= {f"extra.{name}": column for name, column in self.extras.items()}
+        columns = {name: column for name, column in self._columns().items() if name != "version"}
         for source, place in pieces:
             for worlds, part in parts:
                 for name, column in columns.items():

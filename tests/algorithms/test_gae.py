@@ -12,6 +12,10 @@ from parallel_agents.algorithms.gae import advantages
 GAMMA, LAMBDA = 0.5, 0.5
 
 
+def named(*columns: Any) -> dict[str, Any]:
+    return dict(zip(("rewards", "value", "terminated", "truncated", "valid", "follow"), columns, strict=True))
+
+
 def estimate(rewards: Any, values: Any, **flags: Any) -> list[float]:
     """Return the advantages of one agent in one world; `flags` name the rows where something is true."""
     rows = len(rewards)
@@ -26,15 +30,8 @@ def estimate(rewards: Any, values: Any, **flags: Any) -> list[float]:
     for row, steps in flags.get("follow", {}).items():
         follow[0, row, 0] = steps
     shaped = [np.asarray(x, np.float32).reshape(1, rows, 1) for x in (rewards, values)]
-    found = advantages(
-        *shaped,
-        column("terminated"),
-        column("truncated"),
-        column("invalid", default=True),
-        follow,
-        np.array([GAMMA]),
-        np.array([LAMBDA]),
-    )
+    flagged = column("terminated"), column("truncated"), column("invalid", default=True)
+    found = advantages(named(*shaped, *flagged, follow), np.array([GAMMA]), np.array([LAMBDA]))
     return found[0, :, 0].tolist()
 
 
@@ -74,11 +71,11 @@ def test_agents_and_worlds_are_independent() -> None:
     ]
     args[4][:, -1] = False
     gammas, lambdas = np.array([0.9, 0.5, 1.0]), np.array([0.95, 0.0, 1.0])
-    whole = advantages(*args, gammas, lambdas)
+    whole = advantages(named(*args), gammas, lambdas)
     for n in range(3):
         for w in range(4):
             part = [np.ascontiguousarray(x[n : n + 1, :, w : w + 1]) for x in args]
-            alone = advantages(*part, gammas[n : n + 1], lambdas[n : n + 1])
+            alone = advantages(named(*part), gammas[n : n + 1], lambdas[n : n + 1])
             assert np.array_equal(whole[n, :, w], alone[0, :, 0])
 
 
@@ -88,9 +85,8 @@ def test_with_lambda_1_an_advantage_is_the_return_less_the_value() -> None:
     no, valid = np.zeros((1, 9, 1), np.bool_), np.ones((1, 9, 1), np.bool_)
     terminated = no.copy()
     terminated[0, 8] = True
-    found = advantages(
-        rewards, values, terminated, no, valid, np.ones((1, 9, 1), np.int32), np.array([0.9]), np.ones(1)
-    )
+    columns = named(rewards, values, terminated, no, valid, np.ones((1, 9, 1), np.int32))
+    found = advantages(columns, np.array([0.9]), np.ones(1))
     for t in range(9):
         expected = sum(0.9 ** (k - t) * float(rewards[0, k, 0]) for k in range(t, 9)) - float(values[0, t, 0])
         assert found[0, t, 0] == pytest.approx(expected, abs=1e-5)

@@ -12,7 +12,7 @@ from scipy.stats import binomtest, chisquare
 from parallel_agents.core.errors import CheckpointError, ConfigError, ContractError, NonFiniteError, ShapeError
 from parallel_agents.replay.class_index import ClassIndex, uniform_positions
 
-STEP = st.tuples(st.booleans(), st.integers(0, 11), st.integers(0, 3))
+STEP = st.tuples(st.integers(0, 11), st.integers(0, 3))
 
 
 def uniforms(count: int, seed: int = 0) -> NDArray[np.float64]:
@@ -21,15 +21,11 @@ def uniforms(count: int, seed: int = 0) -> NDArray[np.float64]:
 
 @given(st.lists(STEP, max_size=80))
 @settings(max_examples=200, deadline=None, derandomize=True)
-def test_members_equal_those_of_a_dictionary(steps: list[tuple[bool, int, int]]) -> None:
+def test_members_equal_those_of_a_dictionary(steps: list[tuple[int, int]]) -> None:
     index, model = ClassIndex(12, 4), dict[int, int]()
-    for add, position, which in steps:
-        if add:
-            index.assign(position, which)
-            model[position] = which
-        else:
-            index.evict(position)
-            model.pop(position, None)
+    for position, which in steps:
+        index.assign(position, which)
+        model[position] = which
     assert len(index) == len(model)
     for which in range(4):
         expected = sorted(p for p, c in model.items() if c == which)
@@ -94,16 +90,14 @@ def test_a_number_beyond_the_last_running_sum_draws_the_last_class_with_a_share(
 def test_a_loaded_index_draws_as_the_stored_one() -> None:
     rng = np.random.default_rng(2)
     index = ClassIndex(64, 3)
-    index.assign(rng.permutation(64), rng.integers(0, 3, 64))
-    index.evict(rng.permutation(64)[:20])
+    index.assign(rng.permutation(64)[:44], rng.integers(0, 3, 44))
     copy = ClassIndex(64, 3)
     copy.assign(np.arange(64), 0)
     copy.load_state(index.state())
     for step in range(20):
-        added, evicted, which = rng.integers(0, 64, 3) % (64, 64, 3)
+        added, which = rng.integers(0, 64, 2) % (64, 3)
         for each in (index, copy):
             each.assign(added, which)
-            each.evict(evicted)
         numbers, shares = uniforms(50, step), np.array([0.2, 0.3, 0.5])
         assert index.draw(numbers, shares).positions.tolist() == copy.draw(numbers, shares).positions.tolist()
 
@@ -158,7 +152,7 @@ def test_sizes_and_stored_states_are_checked() -> None:
 
 
 SHARES = np.array([0.3, 0.7])
-PRIORITY_STEP = st.tuples(st.sampled_from(["add", "evict", "update"]), st.integers(0, 19), st.integers(0, 1))
+PRIORITY_STEP = st.tuples(st.booleans(), st.integers(0, 19), st.integers(0, 1))
 
 
 def test_the_class_follows_its_share_and_the_row_its_priority() -> None:
@@ -179,15 +173,12 @@ def test_the_class_follows_its_share_and_the_row_its_priority() -> None:
 
 @given(st.lists(PRIORITY_STEP, max_size=60))
 @settings(max_examples=150, deadline=None, derandomize=True)
-def test_priorities_follow_their_rows_through_any_history(steps: list[tuple[str, int, int]]) -> None:
+def test_priorities_follow_their_rows_through_any_history(steps: list[tuple[bool, int, int]]) -> None:
     index, model = ClassIndex(20, 2, priorities=True), dict[int, tuple[int, float]]()
-    for number, (kind, position, which) in enumerate(steps):
-        if kind == "add":
+    for number, (add, position, which) in enumerate(steps):
+        if add:
             index.assign([position], [which], [number + 1.0])
             model[position] = which, number + 1.0
-        elif kind == "evict":
-            index.evict([position])
-            model.pop(position, None)
         elif position in model:
             index.update_priorities([position], [number + 0.5])
             model[position] = model[position][0], number + 0.5
@@ -211,9 +202,9 @@ def test_new_rows_get_the_largest_priority_so_far() -> None:
 def test_a_loaded_priority_index_draws_as_the_stored_one() -> None:
     rng = np.random.default_rng(1)
     index = ClassIndex(300, 2, priorities=True)
-    index.assign(np.arange(300), rng.integers(0, 2, 300))
-    index.update_priorities(np.arange(300), rng.random(300) * 5)
-    index.evict(np.arange(0, 300, 7))
+    stored = np.flatnonzero(np.arange(300) % 7)
+    index.assign(stored, rng.integers(0, 2, len(stored)))
+    index.update_priorities(stored, rng.random(len(stored)) * 5)
     copy = ClassIndex(300, 2, priorities=True)
     copy.assign([3], [0], [100.0])
     copy.load_state(index.state())

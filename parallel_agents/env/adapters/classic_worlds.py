@@ -24,8 +24,6 @@ from parallel_agents.kernels.intrinsics import fma
 
 CARTPOLE, ACROBOT = 0, 1
 NAMES = {"CartPole-v1": CARTPOLE, "Acrobot-v1": ACROBOT}
-ACTIONS = (2, 3)
-"""Numbers of actions."""
 
 
 class ClassicWorld(NamedTuple):

@@ -11,7 +11,7 @@ import torch
 from safetensors.numpy import load, save
 
 from parallel_agents.algorithms import DQN, IQN, PPO, Model, model_from_config
-from parallel_agents.algorithms.weight_files import FORMAT
+from parallel_agents.algorithms.export import FORMAT
 from parallel_agents.core.errors import CheckpointError, ConfigError, CorruptCheckpoint, NonFiniteError, RunError
 from parallel_agents.engine.stacks import Stack
 from parallel_agents.nn import SquashedGaussian
