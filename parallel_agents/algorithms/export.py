@@ -288,7 +288,15 @@ def write_module(path: Path, module: nn.Module, observation: tuple[int, ...]) ->
             rows = {0: torch.export.Dim("rows")}
             logging.getLogger("torch.onnx").setLevel(logging.ERROR)  # it misses packages that no network here needs
             try:
-                program = torch.onnx.export(module, (example,), dynamo=True, dynamic_shapes=(rows,), verbose=False)
+                program = torch.onnx.export(
+                    module,
+                    (example,),
+                    input_names=["observations"],
+                    output_names=["outputs"],
+                    dynamo=True,
+                    dynamic_shapes=(rows,),
+                    verbose=False,
+                )
             except ImportError as error:
                 raise ConfigError(f"{path}: ONNX needs a package ({error}): pip install onnx onnxscript") from error
             assert program is not None

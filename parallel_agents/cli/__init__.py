@@ -157,7 +157,7 @@ def _report(error: BaseException, *, as_json: bool) -> int:
     if isinstance(error, WorldError) or not isinstance(error, ParallelAgentsError | Interrupted):
         sys.stderr.write("".join(traceback.format_exception(error)))
     message = f"sys.exit({error.code!r}) was called" if isinstance(error, SystemExit) else str(error)
-    sys.stderr.write(f"error: {message}\n")
+    sys.stderr.write(f"{message}\n" if isinstance(error, Interrupted) else f"error: {message}\n")
     if as_json:
         _print_error(type(error).__name__, message)
     return int(getattr(error, "exit_code", 1))

@@ -190,7 +190,6 @@ def _place(folder: RunFolder, sources: Any, what: str, option: str) -> Path | No
 # -- the log ---------------------------------------------------------------------------------------------------------
 
 _ADVICE: tuple[tuple[type[BaseException] | tuple[type[BaseException], ...], str], ...] = (
-    (Interrupted, ""),
     ((WorldError, ContractError), "fix the environment at that place"),
     (LearnerError, "--backend inline runs the same round in this process, for a debugger"),
     (WorkerDied, "if the system ran out of memory, give fewer workers (parallel.num_workers) or smaller buffers"),
@@ -217,10 +216,11 @@ class RunLog:
     def log_failure(self, kind: str, message: str, advice: str, **place: Any) -> None:
         """Write the last record: why the run failed and what to do."""
         place |= self.run.position() if self.run is not None and self.run.loop.epoch else {}
-        advice = "; ".join(part for part in (advice, self._resume_hint()) if part)
+        advice = "; ".join(part for part in (advice, self.resume_hint()) if part)
         structlog.get_logger().error("run_failed", error=kind, message=message[:_MAX_MESSAGE], **place, advice=advice)
 
-    def _resume_hint(self) -> str:
+    def resume_hint(self) -> str:
+        """Return the command that goes on with the run, and from where; empty if there is none."""
         checkpointer = self.run.checkpointer if self.run is not None else None
         if checkpointer is None:
             return ""
@@ -231,11 +231,14 @@ class RunLog:
 
 @contextmanager
 def open_run_log(folder: RunFolder, *, quiet: bool) -> Iterator[RunLog]:
-    """Write the log of a run folder during the block; if the block raises, log the failure last."""
+    """Write the log of a run folder during the block; if the block raises, log why last."""
     with configure_logs(folder.log, run=folder.run_id, console=not quiet), bind(role="conductor"):
         log = RunLog(folder)
         try:
             yield log
+        except Interrupted as error:
+            structlog.get_logger().info("run_stopped", message=str(error), advice=log.resume_hint())
+            raise
         except BaseException as error:
             advice = next((text for kinds, text in _ADVICE if isinstance(error, kinds)), "")
             log.log_failure(type(error).__name__, str(error), advice, place=_origin(error))

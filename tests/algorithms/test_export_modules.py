@@ -65,7 +65,7 @@ def test_onnx_computes_the_same(tmp_path: Path) -> None:
     model.export(tmp_path / "net.onnx")
     x = observations(model, 7)
     session = runtime.InferenceSession(str(tmp_path / "net.onnx"), providers=["CPUExecutionProvider"])
-    (found,) = session.run(None, {session.get_inputs()[0].name: x.numpy()})
+    (found,) = session.run(["outputs"], {"observations": x.numpy()})
     np.testing.assert_allclose(found, model.to_module()(x).detach().numpy(), rtol=1e-4, atol=1e-5)
 
 

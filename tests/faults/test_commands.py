@@ -97,6 +97,9 @@ def test_f21_f22_a_signal_finishes_the_epoch_writes_a_checkpoint_and_ends_the_ru
     stopped = int(result["message"].split()[3])  # stopped after epoch N of M
     newest = sorted((tmp_path / "mine" / "checkpoints").glob("epoch-*.json"))[-1]
     assert newest.name == f"epoch-{stopped:06d}.json"
+    last = json.loads((tmp_path / "mine" / "log.jsonl").read_text().splitlines()[-1])
+    assert (last["event"], last["level"], last["message"]) == ("run_stopped", "info", result["message"])
+    assert "error" not in err, "it was asked to stop"
 
 
 def test_f21_a_second_interrupt_ends_the_run_at_once(tmp_path: Path) -> None:

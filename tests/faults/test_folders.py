@@ -320,7 +320,7 @@ def test_f60_a_run_that_fails_before_its_first_epoch_says_so_too(command: Comman
 def test_f60_an_interrupted_run_says_how_to_go_on(command: Command, tmp_path: Path) -> None:
     code, _, _ = command("train", "guess.py", "--out", "run", "--quiet", "--set", "world.spoil=interrupt")
     record = last_record(tmp_path / "run")
-    assert (code, record["error"]) == (130, "Interrupted")
+    assert (code, record["event"], record["level"]) == (130, "run_stopped", "info")
     assert "goes on after epoch 2" in record["advice"]
 
 

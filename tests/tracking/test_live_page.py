@@ -13,6 +13,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -143,7 +144,7 @@ def test_no_path_leads_out_of_what_is_served(page: LivePage, run: Path, path: st
 def test_a_query_of_ten_megabytes_is_refused_with_a_message(page: LivePage) -> None:
     status, _, content = ask(page, "/data?" + "x" * 10_000_000)
     assert status == 414
-    assert content.startswith(b"414 Request-URI Too Long")
+    assert content.startswith(f"414 {HTTPStatus(414).phrase}".encode())
     assert ask(page, "/data?" + "&".join(f"a{n}=1" for n in range(1000)))[0] == 400
     assert ask(page, "/data?run=" + "9" * 5000)[0] == 200
     assert ask(page, "/", **{f"X-{n}": "1" for n in range(150)})[0] == 431
