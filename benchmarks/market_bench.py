@@ -20,8 +20,7 @@ from parallel_agents.market.montecarlo import EpisodeExperience, EpisodeSetting,
 from parallel_agents.market.policy_agents import ExternalUpdateAgent
 from parallel_agents.market.sample import draw_sample
 from parallel_agents.market.simulation import MarketWorlds
-from parallel_agents.market.world_types import World, WorldType
-from parallel_agents.market.world_variants import create_world_variants
+from parallel_agents.market.worlds import World, WorldType, create_world_variants
 
 STEPS, AUCTIONS = 48, 20.0
 

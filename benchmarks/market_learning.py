@@ -28,7 +28,7 @@ from parallel_agents.core.types import Array, EpochStats
 from parallel_agents.market.baselines import Played
 from parallel_agents.market.compare import COMPARED, Study, compare_ways, play_baselines
 from parallel_agents.market.discovery import load_patterns
-from parallel_agents.market.world_types import WorldType
+from parallel_agents.market.worlds import WorldType
 from parallel_agents.tracking.callbacks import BaseCallback
 from parallel_agents.tracking.plots import new_figure, save_figure
 

@@ -21,7 +21,7 @@ from parallel_agents.market.baselines import compare_baselines
 from parallel_agents.market.compare import UNSEEN_SEED, study_baselines
 from parallel_agents.market.discovery import load_patterns
 from parallel_agents.market.simulation import MarketWorlds
-from parallel_agents.market.world_variants import create_world_variants
+from parallel_agents.market.worlds import create_world_variants
 from parallel_agents.tracking.statistics import mean_interval
 
 RESULTS = Path(__file__).parent / "results" / "market_task.json"

@@ -18,7 +18,7 @@ from parallel_agents.market.baselines import Constant, PIDPacer, Random, play
 from parallel_agents.market.compare import UNSEEN_SEED, recipe
 from parallel_agents.market.simulation import MarketWorlds
 from parallel_agents.market.trained import TrainedBidder
-from parallel_agents.market.world_variants import create_world_variants
+from parallel_agents.market.worlds import create_world_variants
 from parallel_agents.tracking.statistics import mean_interval
 
 

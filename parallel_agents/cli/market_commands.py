@@ -54,8 +54,7 @@ from parallel_agents.market.sample import draw_sample, write_sample
 from parallel_agents.market.simulation import MarketWorlds
 from parallel_agents.market.trained import TrainedBidder, export_policy
 from parallel_agents.market.warehouse import Warehouse
-from parallel_agents.market.world_types import WorldType
-from parallel_agents.market.world_variants import create_world_variants
+from parallel_agents.market.worlds import WorldType, create_world_variants
 from parallel_agents.tracking.plots import write_section
 from parallel_agents.tracking.run_folder import RunFolder
 

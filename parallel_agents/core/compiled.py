@@ -76,17 +76,17 @@ class _Load(NamedTuple):
 
 def _hash(arguments: tuple[Any, ...]) -> int:
     """Return a hash of the types of arguments."""
-    return int.from_bytes(hashlib.sha256(_described(arguments).encode()).digest()[:8], "little", signed=True)
+    return int.from_bytes(hashlib.sha256(described(arguments).encode()).digest()[:8], "little", signed=True)
 
 
-def _described(kinds: tuple[Any, ...]) -> str:
+def described(kinds: tuple[Any, ...]) -> str:
     """Return types in words; numba's own words do not tell named tuples of the same name apart."""
     words = []
     for kind in kinds:
         name = ""
         if isinstance(kind, types.BaseNamedTuple):
             name = f"{kind.instance_class.__module__}.{kind.instance_class.__qualname__}{kind.fields}"
-        words.append(f"{name}({_described(kind.types)})" if isinstance(kind, types.BaseTuple) else repr(kind))
+        words.append(f"{name}({described(kind.types)})" if isinstance(kind, types.BaseTuple) else repr(kind))
     return ", ".join(words)
 
 

@@ -2,7 +2,7 @@
 
 sample                exports drawn from hidden parameters: data for a first run, and known answers for the tests
 discovery             a GA4 export and an advertiser's reports -> `Patterns`, every number with interval and source
-world_variants        patterns -> `World`s of different `world_types`, every number drawn from the data
+worlds                patterns -> `World`s of different types, every number drawn from the data
 simulation            `MarketWorlds`: many worlds stepped together
 actions               what a bidder can do, in three forms, and what it is rewarded for
 baselines             random, the best constant, a PID pacer, and the best constant of every world
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
         detect_convergence_patterns,
     )
     from parallel_agents.market.policy_agents import ExternalUpdateAgent
-    from parallel_agents.market.world_types import WorldType
+    from parallel_agents.market.worlds import WorldType
 
 __all__ = [
     "ExperienceBuffer",
@@ -68,7 +68,7 @@ __all__ = [
 _MODULES = {
     "ExternalUpdateAgent": "policy_agents",
     "MarketEnvironment": "market_environment",
-    "WorldType": "world_types",
+    "WorldType": "worlds",
     "create_importance_sampling_trainer": "importance_training",
     "integrate_importance_sampling_with_training": "importance_training",
     "load_patterns": "discovery",

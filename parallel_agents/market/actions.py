@@ -19,18 +19,19 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar, Literal, NamedTuple
+from typing import Literal, NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
+from parallel_agents.core.by_reference import by_reference
 from parallel_agents.core.compiled import compiled_once, njit
 from parallel_agents.core.errors import ActionError, ConfigError, ShapeError
 from parallel_agents.core.types import Array
 from parallel_agents.kernels.functions import exp, log
 from parallel_agents.market.simulation import MarketWorlds
 from parallel_agents.market.simulation.market_worlds import write_observations, write_scores
-from parallel_agents.market.simulation.slices import MarketArrays, step_all
+from parallel_agents.market.simulation.step import MarketArrays, step_all
 from parallel_agents.nn import Distribution, MultiDiscrete, SquashedGaussian
 
 Floats = NDArray[np.float64]
@@ -40,117 +41,58 @@ CAPS = (0.001, 0.03)
 """Range of the cap of alpha, over the target."""
 Objective = Literal["score", "profit"]
 Forms = Literal["joint", "choices", "paced"]
+_FORMS = ("joint", "choices", "paced")
 _JOINT, _CHOICES, _PACED = range(3)
 
 
-class FormArrays(NamedTuple):
-    """A form of actions, as compiled code reads it."""
-
-    kind: int
-    levels: Floats
-
-
 class BiddingWorld(NamedTuple):
-    """The worlds with their bidders: what the functions of this module read and write."""
+    """The worlds with their bidders: what the compiled functions of this module read and write."""
 
     market: MarketArrays
-    form: FormArrays
-    by_score: bool
-    """Whether rewards are changes of the score; else profits."""
-    rewards: NDArray[np.float64]
+    form: int
+    """Place of the form of actions in `_FORMS`."""
+    creatives: int
+    levels: Floats
+    by_score: int
+    """1: rewards are changes of the score; 0: profits."""
+    actions: Floats
+    """(N, W, A) of this turn."""
+    rewards: Floats
     """(N, W) of the last turn."""
 
 
 @dataclass(frozen=True)
 class ActionForm:
-    """A form of actions: what a model chooses from, and what a choice means."""
+    """A form of actions: what a model chooses from.
 
+    >>> ActionForm("joint", (0.1, 0.2, 0.4), campaigns=2, creatives=2).space
+    6
+    """
+
+    name: Forms
     levels: tuple[float, ...]
     campaigns: int
     creatives: int
-    kind: ClassVar[int]
 
     @property
     def space(self) -> int | Distribution:
         """The action argument of `make_model`."""
-        raise NotImplementedError
+        if self.name == "joint":
+            return len(self.levels) * self.creatives
+        if self.name == "choices":
+            return MultiDiscrete((*(len(self.levels),) * self.campaigns, self.creatives))
+        return self.corrections
 
     @property
-    def arrays(self) -> FormArrays:
-        """The form as compiled code reads it."""
-        return FormArrays(self.kind, np.array(self.levels))
-
-    def bidding(self, actions: Array, market: MarketWorlds) -> tuple[Floats, NDArray[np.int64]]:
-        """Return actions (N, W) or (N, W, A) in the present state of a market as alphas (N, W, J), creatives (N, W)."""
-        chosen = self.columns(np.asarray(actions, np.float64), market)
-        alphas, creative = np.empty((*chosen.shape[:2], self.campaigns)), np.empty(chosen.shape[:2], np.int64)
-        target, pace = market.parameters.target, market.state.pace
-        _check_actions(read_actions(self.arrays, chosen, self.creatives, target, pace, alphas, creative))
-        return alphas, creative
-
-    def columns(self, actions: Array, market: MarketWorlds) -> Array:
-        """Return actions (N, W) or (N, W, A) as (N, W, A)."""
-        wanted = (
-            market.bidders,
-            len(market.worlds),
-            (1, self.campaigns + 1, 2 + self.campaigns + self.creatives)[self.kind],
-        )
-        columns = actions[..., None] if actions.ndim == 2 else actions
-        if columns.shape != wanted:
-            raise ShapeError(f"actions have shape {actions.shape}: {wanted} is needed (bidders, worlds, numbers)")
-        return columns
-
-
-class Joint(ActionForm):
-    """One number for level and creative.
-
-    >>> Joint((0.1, 0.2, 0.4), campaigns=2, creatives=2).space
-    6
-    """
-
-    kind = _JOINT
+    def corrections(self) -> SquashedGaussian:
+        """The space of paced actions: shift, log of the cap, shifts of campaigns, scores of creatives."""
+        others, (low, high) = (1.0,) * (self.campaigns + self.creatives), CAPS
+        return SquashedGaussian((-1.0, math.log(low), *(-x for x in others)), (1.0, math.log(high), *others))
 
     @property
-    def space(self) -> int:
-        return len(self.levels) * self.creatives
-
-
-class Choices(ActionForm):
-    """A level per campaign, and a creative."""
-
-    kind = _CHOICES
-
-    @property
-    def space(self) -> MultiDiscrete:
-        return MultiDiscrete((*(len(self.levels),) * self.campaigns, self.creatives))
-
-
-class Paced(ActionForm):
-    """Corrections of a level that spends the budget evenly (`State.pace`): a shift and a cap, shifts per campaign."""
-
-    kind = _PACED
-
-    @property
-    def space(self) -> SquashedGaussian:
-        j, c = self.campaigns, self.creatives
-        low, high = CAPS
-        return SquashedGaussian((-1.0, math.log(low), *(-1.0,) * (j + c)), (1.0, math.log(high), *(1.0,) * (j + c)))
-
-
-_FORMS: dict[str, type[Joint | Choices | Paced]] = {"joint": Joint, "choices": Choices, "paced": Paced}
-
-
-def step_market(market: MarketWorlds, form: ActionForm, actions: Array, objective: Objective = "score") -> Floats:
-    """Compute a step of a market with actions (N, W) or (N, W, A) and return the rewards (N, W)."""
-    market.check_goes_on()
-    rewards, chosen = np.empty(market.state.pace.shape), form.columns(np.asarray(actions, np.float64), market)
-    _check_actions(act(market.arrays, form.arrays, chosen, objective == "score", rewards))
-    return rewards
-
-
-def _check_actions(invalid: int) -> None:
-    if invalid >= 0:
-        raise ActionError("an action does not exist, or is not finite: give those of the form's space")
+    def width(self) -> int:
+        """A, how many numbers an action has."""
+        return {"joint": 1, "choices": self.campaigns + 1, "paced": 2 + self.campaigns + self.creatives}[self.name]
 
 
 def action_form(name: str, levels: tuple[float, ...], market: MarketWorlds) -> ActionForm:
@@ -161,7 +103,55 @@ def action_form(name: str, levels: tuple[float, ...], market: MarketWorlds) -> A
         raise ConfigError(f"world.levels is {levels}: give at least two different multiples of the value, from 0")
     if sum(level > 0.0 for level in levels) < 2:
         raise ConfigError(f"world.levels is {levels}: give at least two above 0")
-    return _FORMS[name](levels, market.campaigns, market.creatives)
+    return ActionForm(cast(Forms, name), levels, market.campaigns, market.creatives)
+
+
+class BiddingMarket:
+    """A market whose bidders act in one form and are rewarded for one objective."""
+
+    def __init__(self, market: MarketWorlds, form: ActionForm, objective: str = "score") -> None:
+        if objective not in ("score", "profit"):
+            raise ConfigError(f"world.objective is {objective!r}: allowed is score, profit")
+        self.market, self.form = market, form
+        shape = (market.bidders, len(market.worlds))
+        self.arrays = by_reference(
+            BiddingWorld(
+                market.arrays,
+                _FORMS.index(form.name),
+                form.creatives,
+                np.array(form.levels),
+                int(objective == "score"),
+                actions=np.zeros((*shape, form.width)),
+                rewards=np.zeros(shape),
+            )
+        )
+        """The worlds as compiled code reads and writes them."""
+
+    def bids(self, actions: Array) -> tuple[Floats, NDArray[np.int64]]:
+        """Return the alphas (N, W, J) and creatives (N, W) of actions (N, W) or (N, W, A), at the present pace."""
+        self._take(actions)
+        shape = self.arrays.rewards.shape
+        alphas, creative = np.empty((*shape, self.form.campaigns)), np.empty(shape, np.int64)
+        self._check(read_actions(self.arrays, alphas, creative))
+        return alphas, creative
+
+    def step(self, actions: Array) -> Floats:
+        """Compute a step of the market with actions (N, W) or (N, W, A) and return the rewards (N, W)."""
+        self.market.check_goes_on()
+        self._take(actions)
+        self._check(take_step(self.arrays))
+        return np.array(self.arrays.rewards)
+
+    def _take(self, actions: Array) -> None:
+        columns, wanted = actions[..., None] if actions.ndim == 2 else actions, self.arrays.actions.shape
+        if columns.shape != wanted:
+            raise ShapeError(f"actions have shape {actions.shape}: {wanted} is needed (bidders, worlds, numbers)")
+        self.arrays.actions[:] = columns
+
+    def _check(self, invalid: int) -> None:
+        if invalid >= 0:
+            agent, world = divmod(invalid, len(self.market.worlds))
+            raise ActionError(f"agent_{agent} chose an action in world {world} that does not exist, or is not finite")
 
 
 # -- compiled --------------------------------------------------------------------------------------------------------
@@ -173,7 +163,7 @@ def observe(world: BiddingWorld, out: NDArray[np.float32]) -> None:
     write_observations(world.market, out)
 
 
-@compiled_once
+@njit(cache=True, inline="always")  # type: ignore[untyped-decorator]
 def apply(
     world: BiddingWorld,
     actions: Array,
@@ -185,39 +175,35 @@ def apply(
     epoch: int,
     turn: int,
 ) -> int:
-    """Compute one step of every world with the actions (N, W, A)."""
-    invalid: int = act(world.market, world.form, actions, world.by_score, world.rewards)
-    if invalid >= 0:
-        return invalid
+    """Compute one step of every world with the actions (N, W, A), which may be of any type."""
+    bidders, worlds, width = world.actions.shape
+    for n in range(bidders):
+        for w in range(worlds):
+            for a in range(width):
+                world.actions[n, w, a] = actions[n, w, a]
+    invalid: int = take_step(world)
     over = world.market.inputs.clock[1] >= world.market.parameters.auctions.shape[1]
-    for n in range(rewards.shape[0]):
-        for w in range(rewards.shape[1]):
+    for n in range(bidders):
+        for w in range(worlds):
             rewards[n, w] = world.rewards[n, w]
             terminated[n, w] = over
-    return -1
+    return invalid
 
 
 @compiled_once
-def read_actions(
-    form: FormArrays,
-    actions: Array,
-    creatives: int,
-    target: Floats,
-    pace: Floats,
-    alphas: Floats,
-    creative: NDArray[np.int64],
-) -> int:
-    """Write the alphas (N, W, J) and creatives (N, W) of actions (N, W, A), with targets (W,) and paces (N, W).
+def read_actions(world: BiddingWorld, alphas: Floats, creative: NDArray[np.int64]) -> int:
+    """Write the alphas (N, W, J) and creatives (N, W) of the actions.
 
     Return -1, or n * W + w where an action does not exist.
     """
     bidders, worlds, campaigns = alphas.shape
-    levels = len(form.levels)
+    levels, creatives = world.levels, world.creatives
+    target, pace = world.market.parameters.target, world.market.state.pace
     for n in range(bidders):
         for w in range(worlds):
-            own = actions[n, w]
+            own = world.actions[n, w]
             place: int = n * worlds + w
-            if form.kind == _PACED:
+            if world.form == _PACED:
                 common = min(pace[n, w] + own[0], own[1] + log(target[w]))
                 for j in range(campaigns):
                     alphas[n, w, j] = exp(common + own[2 + j])
@@ -230,26 +216,26 @@ def read_actions(
                 creative[n, w] = best
                 continue
             for j in range(campaigns):
-                level = np.int64(own[0]) // creatives if form.kind == _JOINT else np.int64(own[j])
-                if not 0 <= level < levels:
+                level = np.int64(own[0]) // creatives if world.form == _JOINT else np.int64(own[j])
+                if not 0 <= level < len(levels):
                     return place
-                alphas[n, w, j] = form.levels[level]
-            creative[n, w] = np.int64(own[0]) % creatives if form.kind == _JOINT else np.int64(own[campaigns])
+                alphas[n, w, j] = levels[level]
+            creative[n, w] = np.int64(own[0]) % creatives if world.form == _JOINT else np.int64(own[campaigns])
             if not 0 <= creative[n, w] < creatives:
                 return place
     return -1
 
 
 @compiled_once
-def act(market: MarketArrays, form: FormArrays, actions: Array, by_score: bool, rewards: Floats) -> int:
-    """Compute a step of a market with actions (N, W, A), and write the rewards (N, W).
+def take_step(world: BiddingWorld) -> int:
+    """Compute a step of a market with the actions, and write the rewards.
 
     Return -1, or n * W + w where an action does not exist.
     """
+    market, rewards = world.market, world.rewards
     p, bids, total, last = market.parameters, market.inputs.bids, market.total, market.last
     bidders, worlds, campaigns = bids.shape
-    creatives, pace = p.click_rate.shape[1], market.state.pace
-    invalid: int = read_actions(form, actions, creatives, p.target, pace, bids, market.inputs.creative)
+    invalid: int = read_actions(world, bids, market.inputs.creative)
     if invalid >= 0:
         return invalid
     for n in range(bidders):
@@ -261,7 +247,7 @@ def act(market: MarketArrays, form: FormArrays, actions: Array, by_score: bool, 
     write_scores(total.expected, total.cost, p.target, rewards)
     for n in range(bidders):
         for w in range(worlds):
-            if by_score:
+            if world.by_score:
                 rewards[n, w] -= market.score[n, w]
             else:
                 rewards[n, w] = (last.caused[n, w, 1] - last.cost[n, w].sum()) / p.budget[w]

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from parallel_agents.core.errors import ConfigError
 from parallel_agents.core.seeding import Purpose, generator, uniforms
 from parallel_agents.market.simulation import MarketWorlds
-from parallel_agents.market.world_types import World
+from parallel_agents.market.worlds import World
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]

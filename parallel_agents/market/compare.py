@@ -23,8 +23,7 @@ from parallel_agents.market.discovery import Patterns
 from parallel_agents.market.market_environment import MarketEnvironment
 from parallel_agents.market.simulation import MarketWorlds
 from parallel_agents.market.trained import TrainedBidder
-from parallel_agents.market.world_types import WorldType
-from parallel_agents.market.world_variants import create_world_variants, default_distribution
+from parallel_agents.market.worlds import WorldType, create_world_variants, default_distribution
 from parallel_agents.tracking.callbacks import Callback
 from parallel_agents.tracking.statistics import Interval, mean_interval
 

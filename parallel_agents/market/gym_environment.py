@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from parallel_agents.core.errors import ConfigError
 from parallel_agents.market.discovery import Patterns, load_patterns
 from parallel_agents.market.montecarlo.simulator import EpisodeSetting, ParallelWorldSimulator
-from parallel_agents.market.world_variants import create_world_variants
+from parallel_agents.market.worlds import create_world_variants
 from parallel_agents.nn import MultiDiscrete, SquashedGaussian
 
 

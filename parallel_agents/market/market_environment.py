@@ -18,15 +18,14 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from parallel_agents.core.errors import ActionError, ConfigError
+from parallel_agents.core.errors import ConfigError
 from parallel_agents.core.types import Array
 from parallel_agents.engine.collect import CompiledWorld, nothing_moves, nothing_restarts
 from parallel_agents.env import Agent, ParallelEnvironment
-from parallel_agents.market.actions import LEVELS, BiddingWorld, action_form, apply, observe
+from parallel_agents.market.actions import LEVELS, BiddingMarket, action_form, apply, observe
 from parallel_agents.market.discovery import Patterns, load_patterns
 from parallel_agents.market.simulation import MarketWorlds
-from parallel_agents.market.world_types import World
-from parallel_agents.market.world_variants import POPULATION, create_world_variants
+from parallel_agents.market.worlds import POPULATION, World, create_world_variants
 
 
 class MarketEnvironment(ParallelEnvironment):
@@ -79,12 +78,9 @@ class MarketEnvironment(ParallelEnvironment):
         self.markets = [self._market(worlds) for worlds in self._groups()]
         self.market = self.markets[0]
         """The worlds of the current epoch."""
-        if options["objective"] not in ("score", "profit"):
-            raise ConfigError(f"world.objective is {options['objective']!r}: allowed is score, profit")
         self.form = action_form(options["actions"], tuple(options["levels"]), self.market)
+        self._bidding = {id(market): BiddingMarket(market, self.form, options["objective"]) for market in self.markets}
         shape = (len(self.market.names),)
-        self._rewards = np.zeros((options["agents"], self.n_worlds))
-        self._ends = np.zeros((2, *self._rewards.shape), np.bool_)
         self.agents = [Agent(model=self.make_model(shape, self.form.space)) for _ in range(options["agents"])]
 
     def _groups(self) -> list[tuple[World, ...]]:
@@ -102,17 +98,14 @@ class MarketEnvironment(ParallelEnvironment):
         return [tuple(worlds[first + i] for i in self.world_numbers) for first in range(0, pool, columns)]
 
     def _market(self, worlds: tuple[World, ...]) -> MarketWorlds:
-        options = self.config.world
+        options, same = self.config.world, ("decisions_per_day", "auctions_per_step", "budget", "attribution")
         return MarketWorlds(
             worlds,
             options["agents"],
             self.config.experiment.max_turns,
-            decisions_per_day=options["decisions_per_day"],
-            auctions_per_step=options["auctions_per_step"],
-            budget=options["budget"],
             target=options["target_cpa"],
-            attribution=options["attribution"],
             seed=self.seed,
+            **{name: options[name] for name in same},
         )
 
     def recorders(self, folder: Path) -> Sequence[Any]:
@@ -133,27 +126,17 @@ class MarketEnvironment(ParallelEnvironment):
         return self.market.observe()
 
     def apply_actions(self, actions: Any) -> Array:
-        self.market.check_goes_on()
-        rewards, self._ends = np.zeros(self._rewards.shape, np.float32), np.zeros_like(self._ends)
-        moment = self.acting, self.active, rewards, *self._ends, self.epoch, self.turn
-        if (place := apply(self._arrays(), self.form.columns(actions, self.market), *moment)) >= 0:
-            agent, world = divmod(place, self.n_worlds)
-            raise ActionError(f"{self.agents[agent].name} chose an action in world {world} that does not exist")
-        return rewards
+        return self._bidding[id(self.market)].step(actions).astype(np.float32)
 
     def dones(self) -> tuple[Array, Array]:
-        return self._ends[0], self._ends[1]
+        shape = (len(self.agents), self.n_worlds)
+        return np.full(shape, self.market.done), np.zeros(shape, np.bool_)
 
     def compiled_world(self) -> CompiledWorld | str:
         """Return the worlds of this epoch as compiled code, or what is written in Python."""
         if hook := self.hook_in_python(MarketEnvironment):
             return hook
-        return CompiledWorld(self._arrays(), nothing_restarts, nothing_moves, observe, apply)
-
-    def _arrays(self) -> BiddingWorld:
-        """Return the worlds of this epoch, as compiled code reads and writes them."""
-        by_score = self.config.world["objective"] == "score"
-        return BiddingWorld(self.market.arrays, self.form.arrays, by_score, self._rewards)
+        return CompiledWorld(self._bidding[id(self.market)].arrays, nothing_restarts, nothing_moves, observe, apply)
 
     def events(self) -> tuple[Array, Array]:
         """Return the event types (0: a crisis parent's purchase, 1: none) and values that the last turn caused."""

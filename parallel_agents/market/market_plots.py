@@ -15,7 +15,7 @@ from parallel_agents.market.baselines import Bidder, Played
 from parallel_agents.market.montecarlo.experiences import EpisodeExperience, world_context
 from parallel_agents.market.montecarlo.strategies import ConvergencePatterns
 from parallel_agents.market.simulation import MarketWorlds
-from parallel_agents.market.world_types import World
+from parallel_agents.market.worlds import World
 from parallel_agents.tracking.callbacks import BaseCallback, Throttle
 from parallel_agents.tracking.plots import (
     Panel,

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from parallel_agents.algorithms import Model
 from parallel_agents.core.errors import ConfigError
 from parallel_agents.core.files import write_atomically
-from parallel_agents.market.actions import ActionForm, Paced
+from parallel_agents.market.actions import ActionForm, BiddingMarket
 from parallel_agents.market.market_environment import MarketEnvironment
 from parallel_agents.market.policy_agents import ModelActor
 from parallel_agents.market.simulation import MarketWorlds
@@ -37,10 +37,11 @@ class TrainedBidder:
         """Read the newest weights."""
         self._actor = ModelActor(self.model, exploration=0.0)
         self._actor.begin_episode([world.index for world in market.worlds], 0, market.steps)
+        self._bidding = BiddingMarket(market, self.form)
 
     def act(self, market: MarketWorlds) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
         """Return alphas (1, W, J) and creatives (1, W)."""
-        return self.form.bidding(self._actor.choose(market.observe()[0], market.step_number)[None], market)
+        return self._bidding.bids(self._actor.choose(market.observe()[0], market.step_number)[None])
 
 
 class PolicyModule(torch.nn.Module):
@@ -48,12 +49,12 @@ class PolicyModule(torch.nn.Module):
 
     def __init__(self, model: Model, form: ActionForm, names: Sequence[str]) -> None:
         super().__init__()
-        if not isinstance(form, Paced) or model.spec.hidden_size:
+        if form.name != "paced" or model.spec.hidden_size:
             raise ConfigError("only a policy of paced actions without memory can be exported: use --actions paced")
         learner = model.spec.learner()
         self.register_buffer("rows", learner.policy(model.state).detach().clone())
-        self.register_buffer("low", torch.tensor(form.space.low))
-        self.register_buffer("high", torch.tensor(form.space.high))
+        self.register_buffer("low", torch.tensor(form.corrections.low))
+        self.register_buffer("high", torch.tensor(form.corrections.high))
         self._network, self._campaigns = learner.network, form.campaigns
         self._pace, self._log_target = names.index("pace"), names.index("log_target")
 

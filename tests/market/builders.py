@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from parallel_agents.market.world_types import (
+from parallel_agents.market.worlds import (
     AuctionIntensity,
     CompetitorConfiguration,
     ConversionPatterns,

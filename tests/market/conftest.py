@@ -8,8 +8,7 @@ import pytest
 from parallel_agents.core.seeding import Purpose, generator
 from parallel_agents.market.discovery import Patterns, discover
 from parallel_agents.market.sample import Sample, draw_sample
-from parallel_agents.market.world_types import World
-from parallel_agents.market.world_variants import create_world_variants
+from parallel_agents.market.worlds import World, create_world_variants
 
 
 @pytest.fixture(scope="session")

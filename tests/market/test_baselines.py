@@ -19,7 +19,7 @@ from parallel_agents.market.baselines import (
     play,
 )
 from parallel_agents.market.simulation import MarketWorlds
-from parallel_agents.market.world_types import CreativePerformance, UserPopulation
+from parallel_agents.market.worlds import CreativePerformance, UserPopulation
 from tests.market.builders import plain_world
 
 

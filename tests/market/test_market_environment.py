@@ -11,9 +11,9 @@ import pytest
 from parallel_agents.cli import main
 from parallel_agents.core.errors import ActionError, ConfigError, RunError, ShapeError
 from parallel_agents.market import MarketEnvironment
-from parallel_agents.market.actions import Choices, Joint, Paced
+from parallel_agents.market.actions import ActionForm, BiddingMarket
 from parallel_agents.market.simulation import MarketWorlds
-from parallel_agents.market.world_variants import create_world_variants
+from parallel_agents.market.worlds import create_world_variants
 from parallel_agents.tracking.callbacks import BaseCallback
 
 ROOT = Path(__file__).parents[2]
@@ -92,23 +92,28 @@ def test_bidders_train_the_same_in_a_process(patterns):
 
 
 def test_action_forms_give_the_expected_bids(patterns):
-    levels = (0.0, 1.0, 4.0)
     market = MarketWorlds(create_world_variants(patterns, 1), target=10.0)
     market.reset(0)
-    alphas, creative = Choices(levels, campaigns=2, creatives=3).bidding(np.array([[[2, 0, 1]]]), market)
+
+    def form(name):
+        return ActionForm(name, (0.0, 1.0, 4.0), campaigns=2, creatives=3)
+
+    def bids(name, action):
+        return BiddingMarket(market, form(name)).bids(np.array([[action]]))
+
+    alphas, creative = bids("choices", [2, 0, 1])
     np.testing.assert_allclose(alphas, [[[4.0, 0.0]]])
     assert creative.item() == 1
-    form, pace = Paced(levels, campaigns=2, creatives=3), float(np.exp(market.state.pace[0, 0]))
-    assert len(form.space.low) == len(form.space.high) == 2 + 2 + 3
+    pace, space = float(np.exp(market.state.pace[0, 0])), form("paced").space
+    assert len(space.low) == len(space.high) == 2 + 2 + 3
     no_limit, limit = np.log(10.0), np.log(0.002)
-    alphas, creative = form.bidding(np.array([[[np.log(3.0), no_limit, 0.0, np.log(2.0), -0.5, 0.1, 0.9]]]), market)
+    alphas, creative = bids("paced", [np.log(3.0), no_limit, 0.0, np.log(2.0), -0.5, 0.1, 0.9])
     np.testing.assert_allclose(alphas, [[[3.0 * pace, 6.0 * pace]]])
     assert creative.item() == 2
-    alphas, creative = form.bidding(np.array([[[np.log(3.0), limit, 0.0, np.log(2.0), 0.5, 0.1, 0.0]]]), market)
+    alphas, creative = bids("paced", [np.log(3.0), limit, 0.0, np.log(2.0), 0.5, 0.1, 0.0])
     np.testing.assert_allclose(alphas, [[[0.02, 0.04]]])  # 0.002 of the target
     assert creative.item() == 0
-    joint = Joint(levels, campaigns=2, creatives=3)
-    every = [joint.bidding(np.array([[a]]), market) for a in range(joint.space)]
+    every = [bids("joint", action) for action in range(form("joint").space)]
     assert len({(alphas[0, 0, 0], creative.item()) for alphas, creative in every}) == 9
 
 

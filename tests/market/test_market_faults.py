@@ -27,8 +27,7 @@ from parallel_agents.market.montecarlo import (
     detect_convergence_patterns,
 )
 from parallel_agents.market.simulation import MarketWorlds
-from parallel_agents.market.world_types import WorldType
-from parallel_agents.market.world_variants import create_world_variants
+from parallel_agents.market.worlds import WorldType, create_world_variants
 from tests.market.builders import plain_world
 
 

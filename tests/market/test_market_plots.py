@@ -12,7 +12,7 @@ import pytest
 from parallel_agents.core.types import EpochStats
 from parallel_agents.market.baselines import Played
 from parallel_agents.market.market_plots import MarketPanels, baseline_panels, world_atlas
-from parallel_agents.market.world_types import World
+from parallel_agents.market.worlds import World
 from parallel_agents.tracking.run_view import RunView
 
 

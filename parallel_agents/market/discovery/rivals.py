@@ -9,9 +9,10 @@ a landscape's level, reactions to our bid and to the rival's own spend, and a dr
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import product
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -513,66 +514,113 @@ def _fit_days(ads: AdHistory, known: _Rivals) -> _Daily:
     although a rival's spend follows from its earlier levels. A rival whose levels the model explains less well than the
     others' (its spend is known from rates only) has wider errors.
     """
-    bidding, group, groups = known.bidding, known.group, known.groups
+    groups = known.groups
     our_shock = np.nan_to_num(ads.log_bid - np.nanmean(ads.log_bid, axis=0)).mean(axis=1)
-    own_levels, day = dummies(group, groups), np.arange(ads.days)
-    designs = [np.hstack([own_levels, _causes(ads, known, r, our_shock)]) for r in bidding]
-    size = designs[0].shape[1]
-    daily = {r: b.days for r, b in bidding.items()}
-    centre = float(np.mean([fit.values.mean() for fit in daily.values()]))
-    gap, common = np.abs(day[:, None] - day), 0.0 if known.common is None else known.common
-    fits: list[Fit] = []
-    likelihoods: list[float] = []
-    steps: list[float] = []
-    excess: list[float] = []
-    for other in _OTHER_NOISE:
-        precisions, sizes = [], 0.0
-        for r, b in bidding.items():
-            there, precision = np.flatnonzero(b.met), np.zeros((ads.days, ads.days))
-            inner = daily[r].covariance[np.ix_(there, there)] + (other**2 + 1e-8) * np.eye(len(there))
-            precision[np.ix_(there, there)] = np.linalg.inv(inner)
-            sizes -= float(np.linalg.slogdet(inner)[1])
-            precisions.append(precision)
-        y = [fit.values - centre for fit in daily.values()]
-        x_side = np.hstack([s @ x for s, x in zip(precisions, designs, strict=True)])  # (D, M · p)
-        y_side = np.sum([s @ v for s, v in zip(precisions, y, strict=True)], axis=0)
-        total = np.sum(precisions, axis=0)
-        xx, xy, yy = np.zeros((x_side.shape[1],) * 2), np.zeros(x_side.shape[1]), 0.0
-        for i, (s, x, v) in enumerate(zip(precisions, designs, y, strict=True)):
-            block = slice(i * size, (i + 1) * size)
-            xx[block, block], xy[block] = x.T @ s @ x, x.T @ s @ v
-            yy += float(v @ s @ v)
-        for memory, step in product(_MEMORIES, _STEPS_OF_DRIFT):
-            drift = step**2 / (1.0 - memory**2) * memory**gap + common
-            inner = np.linalg.inv(np.linalg.inv(drift) + total)  # the drift's covariance given the levels
-            info = xx - x_side.T @ inner @ x_side + _VAGUE * np.eye(len(xx))
-            covariance = np.asarray(np.linalg.inv(info), np.float64)
-            side = xy - x_side.T @ inner @ y_side
-            beta = covariance @ side
-            rest = yy - float(y_side @ inner @ y_side) - float(side @ beta)
-            log_size = sizes - float(np.linalg.slogdet(drift)[1]) + float(np.linalg.slogdet(inner)[1])
-            likelihoods.append(0.5 * (log_size - float(np.linalg.slogdet(info)[1]) - rest))
-            fits.append(Fit(beta, covariance))
-            steps.append(math.log(step))
-            if likelihoods[-1] == max(likelihoods):
-                left = [
-                    v - x @ b - inner @ (y_side - x_side @ beta)
-                    for v, x, b in zip(y, designs, np.split(beta, len(y)), strict=True)
-                ]
-                excess = [float(v @ s @ v) for v, s in zip(left, precisions, strict=True)]
-    whole, share = Fit.averaged(fits, likelihoods)
+    own_levels = dummies(known.group, groups)
+    designs = [np.hstack([own_levels, _causes(ads, known, r, our_shock)]) for r in known.bidding]
+    daily, size = [b.days for b in known.bidding.values()], designs[0].shape[1]
+    centre = float(np.mean([fit.values.mean() for fit in daily]))
+    tried = [
+        fit for noise in _OTHER_NOISE for fit in _DayLevels.of(known, daily, designs, centre, noise).fits(known.common)
+    ]
+    whole, share = Fit.averaged([one.fit for one in tried], [one.log_likelihood for one in tried])
+    best = max(tried, key=lambda one: one.log_likelihood)
+    excess = best.data.excess(best, known.common)
     levels, reactions = {}, {}
-    for i, (r, b) in enumerate(bidding.items()):
+    for i, (r, b) in enumerate(known.bidding.items()):
         free = max(int(b.met.sum()) - size, 2)
         wide = student_factor(free) ** 2 * max(excess[i] / free, 1.0)
         own = whole.block(i * size, np.eye(size))
         fit = Fit(own.values, own.covariance * wide)
         found = fit.block(0, np.eye(groups))
         levels[r], reactions[r] = Fit(centre + found.values, found.covariance), fit.block(groups, np.eye(size - groups))
-    log_step = float(share @ np.array(steps))
-    error = math.sqrt(float(share @ (np.array(steps) - log_step) ** 2))
+    steps = np.array([math.log(one.step) for one in tried])
+    log_step = float(share @ steps)
+    error = math.sqrt(float(share @ (steps - log_step) ** 2))
     source = "daily levels of all rivals: steps of the drift they share"
     return _Daily(levels, reactions, Estimate.from_log(log_step, error, count=ads.days, source=source))
+
+
+@dataclass(frozen=True, eq=False)
+class _DayLevels:
+    """Levels of days of all rivals, with one assumption on their noise: what every drift is fitted to.
+
+    By rival: precision (D, D), design (D, p) and level (D,) less the centre. The rest are sums over rivals.
+    """
+
+    precisions: list[Floats]
+    designs: list[Floats]
+    y: list[Floats]
+    log_size: float  # of all precisions
+    x_side: Floats  # (D, M · p)
+    y_side: Floats  # (D,)
+    total: Floats  # (D, D)
+    xx: Floats
+    xy: Floats
+    yy: float
+
+    @classmethod
+    def of(cls, known: _Rivals, daily: list[Fit], designs: list[Floats], centre: float, noise: float) -> _DayLevels:
+        """Return the levels, each day of a rival with some noise beyond that of sampling."""
+        precisions, log_size, days = [], 0.0, len(known.group)
+        for fit, b in zip(daily, known.bidding.values(), strict=True):
+            there, precision = np.flatnonzero(b.met), np.zeros((days, days))
+            inner = fit.covariance[np.ix_(there, there)] + (noise**2 + 1e-8) * np.eye(len(there))
+            precision[np.ix_(there, there)] = np.linalg.inv(inner)
+            log_size -= float(np.linalg.slogdet(inner)[1])
+            precisions.append(precision)
+        y = [fit.values - centre for fit in daily]
+        x_side = np.hstack([s @ x for s, x in zip(precisions, designs, strict=True)])
+        y_side = np.sum([s @ v for s, v in zip(precisions, y, strict=True)], axis=0)
+        xx, xy, yy, size = np.zeros((x_side.shape[1],) * 2), np.zeros(x_side.shape[1]), 0.0, designs[0].shape[1]
+        for i, (s, x, v) in enumerate(zip(precisions, designs, y, strict=True)):
+            block = slice(i * size, (i + 1) * size)
+            xx[block, block], xy[block] = x.T @ s @ x, x.T @ s @ v
+            yy += float(v @ s @ v)
+        total = np.sum(precisions, axis=0)
+        return cls(precisions, designs, y, log_size, x_side, y_side, total, xx, xy, yy)
+
+    def drift(self, memory: float, step: float, common: Floats | None) -> tuple[Floats, Floats]:
+        """Return the covariance (D, D) of a drift, and that of the same given the levels.
+
+        common: covariance of the errors that the levels of all rivals share.
+        """
+        day = np.arange(len(self.y_side))
+        before = step**2 / (1.0 - memory**2) * memory ** np.abs(day[:, None] - day)
+        before = before + (0.0 if common is None else common)
+        return before, np.asarray(np.linalg.inv(np.linalg.inv(before) + self.total))
+
+    def fits(self, common: Floats | None) -> Iterator[_DriftFit]:
+        """Yield the fit of every drift."""
+        for memory, step in product(_MEMORIES, _STEPS_OF_DRIFT):
+            drift, inner = self.drift(memory, step, common)
+            info = self.xx - self.x_side.T @ inner @ self.x_side + _VAGUE * np.eye(len(self.xx))
+            covariance = np.asarray(np.linalg.inv(info), np.float64)
+            side = self.xy - self.x_side.T @ inner @ self.y_side
+            beta = covariance @ side
+            rest = self.yy - float(self.y_side @ inner @ self.y_side) - float(side @ beta)
+            log_size = self.log_size - float(np.linalg.slogdet(drift)[1]) + float(np.linalg.slogdet(inner)[1])
+            log_likelihood = 0.5 * (log_size - float(np.linalg.slogdet(info)[1]) - rest)
+            yield _DriftFit(self, memory, step, Fit(beta, covariance), log_likelihood)
+
+    def excess(self, best: _DriftFit, common: Floats | None) -> list[float]:
+        """Return by rival the squared distance of its levels from a fit, in units of their errors."""
+        beta, (_, inner) = best.fit.values, self.drift(best.memory, best.step, common)
+        left = [
+            v - x @ b - inner @ (self.y_side - self.x_side @ beta)
+            for v, x, b in zip(self.y, self.designs, np.split(beta, len(self.y)), strict=True)
+        ]
+        return [float(v @ s @ v) for v, s in zip(left, self.precisions, strict=True)]
+
+
+class _DriftFit(NamedTuple):
+    """Levels of landscapes and reactions of all rivals (M · p), fitted with one drift and one noise of levels."""
+
+    data: _DayLevels
+    memory: float
+    step: float
+    fit: Fit
+    log_likelihood: float
 
 
 def _causes(ads: AdHistory, known: _Rivals, r: int, our_shock: Floats) -> Floats:

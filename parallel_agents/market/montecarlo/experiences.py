@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from parallel_agents.core.errors import CheckpointError, ContractError, NonFiniteError, ShapeError
 from parallel_agents.core.types import Array
-from parallel_agents.market.world_types import World, WorldType
+from parallel_agents.market.worlds import World, WorldType
 from parallel_agents.replay import ImportanceSampler, ImportanceSamplingReplayBuffer
 from parallel_agents.replay.importance_sampler import CRISIS_PARENT, REGULAR_PARENT
 

@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 from parallel_agents.core.errors import ConfigError, ContractError, DeadlineError, WorldError
 from parallel_agents.core.types import Array
 from parallel_agents.execution.ray import RayCluster
-from parallel_agents.market.actions import LEVELS, Forms, Objective, action_form, step_market
+from parallel_agents.market.actions import LEVELS, BiddingMarket, Forms, Objective, action_form
 from parallel_agents.market.discovery import Patterns, load_patterns
 from parallel_agents.market.montecarlo.experiences import (
     EpisodeBatch,
@@ -43,9 +43,10 @@ from parallel_agents.market.montecarlo.experiences import (
 )
 from parallel_agents.market.policy_agents import Actor, ActorWrapper, make_actor
 from parallel_agents.market.simulation import MarketWorlds
-from parallel_agents.market.world_types import World, WorldType
-from parallel_agents.market.world_variants import (
+from parallel_agents.market.worlds import (
     POPULATION,
+    World,
+    WorldType,
     create_world_variants,
     default_distribution,
     share_intervals,
@@ -83,26 +84,17 @@ class WorldGroup:
 
     def __init__(self, worlds: Sequence[World], setting: EpisodeSetting) -> None:
         self.worlds, self.setting = tuple(worlds), setting
-        self.market = MarketWorlds(
-            worlds,
-            1,
-            setting.steps,
-            decisions_per_day=setting.decisions_per_day,
-            auctions_per_step=setting.auctions_per_step,
-            budget=setting.budget,
-            target=setting.target,
-            attribution=setting.attribution,
-            threads=setting.threads,
-            seed=setting.seed,
-        )
+        options = {
+            name: value for name, value in vars(setting).items() if name not in ("actions", "levels", "objective")
+        }
+        self.market = MarketWorlds(worlds, **options)
         self._contexts = [world_context(world) for world in self.worlds]
         self.form = action_form(setting.actions, setting.levels, self.market)
+        self._bidding = BiddingMarket(self.market, self.form, setting.objective)
 
     def step(self, actions: Array) -> NDArray[np.float64]:
         """Step every world and return the rewards (W,)."""
-        both = np.asarray(actions)[None]
-        rewards: NDArray[np.float64] = step_market(self.market, self.form, both, self.setting.objective)[0]
-        return rewards
+        return np.asarray(self._bidding.step(np.asarray(actions)[None])[0])
 
     async def run_episodes(self, actor: Actor, lap: int, *, deadline: float) -> list[EpisodeExperience]:
         """Run one episode in every world, within `deadline` seconds."""

@@ -25,7 +25,7 @@ from parallel_agents.core.seeding import Purpose, generator
 from parallel_agents.core.types import Array
 from parallel_agents.market.montecarlo.simulator import MonteCarloSimulator
 from parallel_agents.market.policy_agents import Actor
-from parallel_agents.market.world_types import WorldType
+from parallel_agents.market.worlds import WorldType
 from parallel_agents.tracking.statistics import Interval, mean_interval
 
 Floats = NDArray[np.float64]

@@ -16,7 +16,7 @@ from parallel_agents.core.seeding import Purpose, generator
 from parallel_agents.market.sample.hidden_market import LANDSCAPES, Floats, HiddenMarket, Ints
 from parallel_agents.market.sample.user_journeys import Journeys
 from parallel_agents.market.simulation.auction import click_price, next_score, rank
-from parallel_agents.market.world_types import MECHANISMS
+from parallel_agents.market.worlds import MECHANISMS
 
 Columns = dict[str, NDArray[np.generic]]
 

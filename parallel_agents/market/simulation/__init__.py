@@ -3,8 +3,7 @@
 world_arrays    worlds as arrays: constants, state, results
 auction         random numbers, ranking, price of a click
 journeys        clicks, delayed purchases, attribution
-step            one step of many worlds, compiled
-slices          a step of all worlds in several threads
+step            one step of many worlds, compiled, in several threads
 market_worlds   `MarketWorlds`: observations, steps, scores
 """
 

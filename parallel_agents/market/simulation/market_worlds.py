@@ -1,7 +1,7 @@
 """`MarketWorlds`: W worlds stepped together. Agents give bids and get observations and rewards.
 
-Worlds are divided into slices, one per thread (`slices`). The kernels hold no lock and every random number has an
-address, so the number of threads changes the time only.
+Worlds are divided into slices, one per thread. The kernels hold no lock and every random number has an address, so the
+number of threads changes the time only.
 
 An observation shows the clock, the bidder's own money and results, and the state of each campaign and creative. It does
 not show the users' segments, the rivals' bids or pending purchases.
@@ -18,12 +18,12 @@ import numba
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from parallel_agents.core.by_reference import by_reference
 from parallel_agents.core.compiled import compiled_once, njit
 from parallel_agents.core.errors import ActionError, ConfigError, RunError, ShapeError
 from parallel_agents.core.seeding import Purpose, key
 from parallel_agents.market.simulation.journeys import Attribution
-from parallel_agents.market.simulation.slices import MarketArrays, start_helpers, step_all
-from parallel_agents.market.simulation.step import StepInputs, reset_state
+from parallel_agents.market.simulation.step import MarketArrays, StepInputs, reset_state, start_helpers, step_all
 from parallel_agents.market.simulation.world_arrays import (
     Outcome,
     empty_outcome,
@@ -31,7 +31,7 @@ from parallel_agents.market.simulation.world_arrays import (
     episode_goals,
     stack_worlds,
 )
-from parallel_agents.market.world_types import World
+from parallel_agents.market.worlds import World
 
 Floats = NDArray[np.float64]
 
@@ -100,23 +100,28 @@ class MarketWorlds:
         self.state = empty_state(p, bidders)
         self.last, self.total = empty_outcome(p, bidders), empty_outcome(p, bidders)
         self.names = _observation_names(self.worlds[0].campaigns, self.worlds[0].creatives)
-        count = min(threads or self._useful_threads(), len(self.worlds), _MAX_THREADS)
-        self.arrays = MarketArrays(
-            p,
-            self.state,
-            self.last,
-            self.total,
-            StepInputs(
-                bids=np.zeros((bidders, len(self.worlds), self.campaigns)),
-                creative=np.zeros((bidders, len(self.worlds)), np.int64),
-                keys=np.array(key(seed, Purpose.WORLD), np.uint64),
-                clock=np.array([0, steps]),  # no step is allowed before the first reset
-                rule=int(Attribution[attribution.upper()]),
-            ),
-            score=np.zeros((bidders, len(self.worlds))),
-            slices=np.linspace(0, len(self.worlds), count + 1).astype(np.int64),
-            pipes=np.zeros(4, np.int32),
-            byte=np.zeros(1, np.uint8),
+        self._threads = min(threads or self._useful_threads(), len(self.worlds), _MAX_THREADS)
+        inputs = StepInputs(
+            bids=np.zeros((bidders, len(self.worlds), self.campaigns)),
+            creative=np.zeros((bidders, len(self.worlds)), np.int64),
+            keys=np.array(key(seed, Purpose.WORLD), np.uint64),
+            clock=np.array([0, steps]),  # no step is allowed before the first reset
+            rule=int(Attribution[attribution.upper()]),
+        )
+        self.arrays = by_reference(
+            MarketArrays(
+                by_reference(p),
+                by_reference(self.state),
+                by_reference(self.last),
+                by_reference(self.total),
+                by_reference(inputs),
+                score=np.zeros((bidders, len(self.worlds))),
+                slices=np.linspace(0, len(self.worlds), self._threads + 1).astype(np.int64),
+                helped=np.zeros(2, np.int64),
+                pipes=np.zeros(4, np.int32),
+                awaited=np.zeros(2, np.int32),
+                byte=np.zeros(1, np.uint8),
+            )
         )
         """The worlds as compiled code reads and writes them."""
         self._stop_helpers: Callable[[], None] | None = None
@@ -155,9 +160,9 @@ class MarketWorlds:
         """Begin an episode and return the first observations; the same epoch always has the same random numbers."""
         if epoch < 0:
             raise ConfigError(f"epoch {epoch} is negative: epochs count from 0")
-        if self._stop_helpers is None and len(self.arrays.slices) > 2:
+        if self._stop_helpers is None and self._threads > 1:
             self._stop_helpers = start_helpers(self, self.arrays)
-        reset_state(self.parameters, self.state)
+        reset_state(self.arrays.parameters, self.arrays.state)
         self.last.every[:] = self.total.every[:] = 0.0
         self._draw_goals(epoch)
         self.arrays.inputs.clock[:] = epoch, 0
@@ -233,7 +238,7 @@ class MarketWorlds:
         if self._stop_helpers is not None:
             self._stop_helpers()
             self._stop_helpers = None
-        self.arrays = self.arrays._replace(slices=self.arrays.slices[[0, -1]])
+        self._threads = 1
 
     def __enter__(self) -> MarketWorlds:
         return self

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from parallel_agents.core.errors import ConfigError, NonFiniteError
 from parallel_agents.core.seeding import Purpose, generator, uniforms
-from parallel_agents.market.world_types import Part, TimeWindow, World
+from parallel_agents.market.worlds import Part, TimeWindow, World
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]

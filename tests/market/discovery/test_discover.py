@@ -12,7 +12,7 @@ import pytest
 from parallel_agents.core.errors import ConfigError
 from parallel_agents.market.discovery import CRISIS, Patterns, Vocabulary, discover
 from parallel_agents.market.sample import HiddenMarket, draw_sample
-from parallel_agents.market.world_variants import create_world_variants
+from parallel_agents.market.worlds import create_world_variants
 from tests.market.coverage import competition_hits, family, hits, rejected
 
 

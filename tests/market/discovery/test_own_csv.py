@@ -12,7 +12,7 @@ from parallel_agents.market.discovery import discover
 from parallel_agents.market.discovery.column_map import read_column_map
 from parallel_agents.market.discovery.profile import profile_of
 from parallel_agents.market.sample import draw_sample
-from parallel_agents.market.world_variants import create_world_variants
+from parallel_agents.market.worlds import create_world_variants
 
 COLUMNS = (
     "visitor", "happened", "event", "visit id", "url", "engagement_time_msec", "utm_source", "utm_medium",

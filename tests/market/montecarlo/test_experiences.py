@@ -8,7 +8,7 @@ import pytest
 from parallel_agents.core.errors import CheckpointError, ConfigError, ContractError, NonFiniteError, ShapeError
 from parallel_agents.core.seeding import Purpose, generator
 from parallel_agents.market.montecarlo import EpisodeExperience, ExperienceBuffer
-from parallel_agents.market.world_types import WorldType
+from parallel_agents.market.worlds import WorldType
 
 
 def episode(number: int, steps: int = 20, features: int = 4, crisis: tuple[int, ...] = ()) -> EpisodeExperience:

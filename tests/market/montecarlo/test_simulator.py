@@ -26,7 +26,7 @@ from parallel_agents.market.montecarlo.simulator import (
     weight_by_competition_level,
 )
 from parallel_agents.market.policy_agents import ExternalUpdateAgent
-from parallel_agents.market.world_variants import share_intervals
+from parallel_agents.market.worlds import share_intervals
 from parallel_agents.replay.world_weights import WorldRule
 
 SHORT = EpisodeSetting(steps=6, auctions_per_step=20.0, threads=1)

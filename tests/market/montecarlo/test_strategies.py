@@ -20,7 +20,7 @@ from parallel_agents.market.montecarlo import (
 )
 from parallel_agents.market.montecarlo.strategies import conditional_value_at_risk, holm
 from parallel_agents.market.policy_agents import make_actor
-from parallel_agents.market.world_types import WorldType
+from parallel_agents.market.worlds import WorldType
 
 KINDS = tuple(tuple(WorldType)[i % 5] for i in range(100))
 

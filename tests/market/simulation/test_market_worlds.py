@@ -129,7 +129,7 @@ def test_crisis_parents_have_the_share_and_value_of_the_world(patterns):
     """All auctions are won and purchases come at once, so the value by segment is that of its users."""
     from dataclasses import replace
 
-    from parallel_agents.market.world_variants import create_world_variants
+    from parallel_agents.market.worlds import create_world_variants
 
     drawn = create_world_variants(patterns, 30, {"normal_market": 1.0}, users=(2000, 2000))
     eased = []

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from parallel_agents.market.simulation import MarketWorlds
-from parallel_agents.market.world_types import World
+from parallel_agents.market.worlds import World
 from tests.market.builders import FIRST, SECOND, plain_world
 
 NO_RIVALS = {"competitors__participation": np.zeros(2)}

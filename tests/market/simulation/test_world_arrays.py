@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from parallel_agents.market.simulation import MarketWorlds
-from parallel_agents.market.world_types import World, WorldType
-from parallel_agents.market.world_variants import create_world_variants
+from parallel_agents.market.worlds import World, WorldType, create_world_variants
 
 PARTS = (
     "users", "competitors", "market_state", "time_period", "auction_pressure", "creative_variance", "conversion_dynamics",

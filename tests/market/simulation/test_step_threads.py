@@ -1,4 +1,4 @@
-"""The threads of a market: woken by compiled code, undisturbed by signals, gone with their market."""
+"""The threads of a market: woken by compiled code, undisturbed by signals, waited for in vain for a while only."""
 
 from __future__ import annotations
 
@@ -7,11 +7,13 @@ import os
 import signal
 import threading
 import time
+import warnings
 
 import numpy as np
 import pytest
 
-from parallel_agents.market.simulation import MarketWorlds
+from parallel_agents.core.errors import RunError
+from parallel_agents.market.simulation import MarketWorlds, step
 from tests.market.builders import plain_world
 
 
@@ -62,3 +64,27 @@ def test_threads_and_pipes_end_with_their_market(closed: bool) -> None:
         gc.collect()
     assert len(helpers()) == threads
     assert len(os.listdir("/dev/fd")) == files
+
+
+def test_a_forked_process_computes_all_worlds_itself() -> None:
+    with market(3) as own, warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of newer Pythons: this process has threads
+        expected = played(own)
+        child = os.fork()
+        if child == 0:
+            os._exit(0 if np.array_equal(played(own), expected) else 1)
+        give_up = time.monotonic() + 60.0
+        while (ended := os.waitpid(child, os.WNOHANG)) == (0, 0) and time.monotonic() < give_up:
+            time.sleep(0.01)
+        if ended == (0, 0):
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+        assert ended == (child, 0)
+        np.testing.assert_array_equal(played(own), expected)
+
+
+def test_a_thread_that_does_not_answer_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(step, "_help", lambda *_: None)
+    monkeypatch.setattr(step, "_HELPER_SECONDS", 0.1)
+    with market(2) as own, pytest.raises(RunError, match="a thread of the market did not answer"):
+        played(own)

@@ -10,10 +10,9 @@ import numpy as np
 import pytest
 
 from parallel_agents.core.errors import ConfigError
-from parallel_agents.market import world_types, world_variants
+from parallel_agents.market import worlds as module
 from parallel_agents.market.discovery import CRISIS, Estimate
-from parallel_agents.market.world_types import Part, WorldType
-from parallel_agents.market.world_variants import EstimateSampler, create_world_variants, default_distribution
+from parallel_agents.market.worlds import EstimateSampler, Part, WorldType, create_world_variants, default_distribution
 
 PARTS = (
     "users", "competitors", "market_state", "time_period", "auction_pressure", "creative_variance", "conversion_dynamics",
@@ -85,9 +84,9 @@ def literals(path: Path) -> list[tuple[int, object]]:
     ]
 
 
-def test_modules_that_draw_worlds_contain_no_numeric_literal(tmp_path):
-    files = [Path(module.__file__) for module in (world_types, world_variants)]
-    assert {f.name: literals(f) for f in files if literals(f)} == {}
+def test_the_module_that_draws_worlds_contains_no_numeric_literal(tmp_path):
+    file = Path(module.__file__)
+    assert literals(file) == []
     typed_in = tmp_path / "typed_in.py"
     typed_in.write_text("def sample(draws):\n    return draws.rng.uniform(0.2, 0.8)\n")
     assert [value for _, value in literals(typed_in)] == [0.2, 0.8]
@@ -206,13 +205,13 @@ def test_a_type_without_evidence_is_not_available(patterns):
 
 def test_each_sampler_can_be_used_alone(patterns):
     for part, sampler in (
-        (Part.USERS, world_variants.sample_user_population),
-        (Part.COMPETITORS, world_variants.sample_competitor_configuration),
-        (Part.MARKET, world_variants.sample_market_conditions),
-        (Part.TIME, world_variants.sample_time_window),
-        (Part.AUCTIONS, world_variants.sample_auction_intensity),
-        (Part.CREATIVES, world_variants.sample_creative_performance),
-        (Part.CONVERSION, world_variants.sample_conversion_patterns),
+        (Part.USERS, module.sample_user_population),
+        (Part.COMPETITORS, module.sample_competitor_configuration),
+        (Part.MARKET, module.sample_market_conditions),
+        (Part.TIME, module.sample_time_window),
+        (Part.AUCTIONS, module.sample_auction_intensity),
+        (Part.CREATIVES, module.sample_creative_performance),
+        (Part.CONVERSION, module.sample_conversion_patterns),
     ):
         one, two, other = (
             sampler(EstimateSampler(patterns, WorldType.NORMAL_MARKET, part, seed=4, world=w)) for w in (0, 0, 1)
