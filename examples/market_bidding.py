@@ -16,8 +16,8 @@ import sys
 from parallel_agents.market import MarketEnvironment
 from parallel_agents.market.baselines import Constant, PIDPacer, Random, play
 from parallel_agents.market.compare import UNSEEN_SEED, recipe
+from parallel_agents.market.policies import TrainedBidder
 from parallel_agents.market.simulation import MarketWorlds
-from parallel_agents.market.trained import TrainedBidder
 from parallel_agents.market.worlds import create_world_variants
 from parallel_agents.tracking.statistics import mean_interval
 

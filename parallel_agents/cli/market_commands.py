@@ -35,24 +35,15 @@ from parallel_agents.market.compare import (
     study_baselines,
 )
 from parallel_agents.market.discovery import Patterns, Vocabulary, discover, load_patterns
-from parallel_agents.market.discovery.column_map import ColumnMap, read_column_map
+from parallel_agents.market.discovery.export_reader import ColumnMap, read_column_map
 from parallel_agents.market.discovery.profile import profile_of
+from parallel_agents.market.experiences import EpisodeExperience, Failure, aggregate_experiences, world_context
 from parallel_agents.market.market_environment import MarketEnvironment
-from parallel_agents.market.montecarlo import (
-    EpisodeExperience,
-    EpisodeSetting,
-    Failure,
-    MonteCarloSimulator,
-    aggregate_experiences,
-    constant_strategies,
-    detect_convergence_patterns,
-    play_strategies,
-    world_context,
-)
-from parallel_agents.market.policy_agents import ExternalUpdateAgent
+from parallel_agents.market.montecarlo import EpisodeSetting, MonteCarloSimulator
+from parallel_agents.market.policies import ExternalUpdateAgent, TrainedBidder, export_policy
 from parallel_agents.market.sample import draw_sample, write_sample
 from parallel_agents.market.simulation import MarketWorlds
-from parallel_agents.market.trained import TrainedBidder, export_policy
+from parallel_agents.market.strategies import constant_strategies, detect_convergence_patterns, play_strategies
 from parallel_agents.market.warehouse import Warehouse
 from parallel_agents.market.worlds import WorldType, create_world_variants
 from parallel_agents.tracking.plots import write_section

@@ -6,11 +6,10 @@ worlds                patterns -> `World`s of different types, every number draw
 simulation            `MarketWorlds`: many worlds stepped together
 actions               what a bidder can do, in three forms, and what it is rewarded for
 baselines             random, the best constant, a PID pacer, and the best constant of every world
-market_environment    `MarketEnvironment`: bidders × worlds as a `ParallelEnvironment`; gym_environment: one bidder
-trained               a trained policy as a bidder, and as a file
-policy_agents         how simulators and trainers call an agent
-importance_training   training with importance sampling; importance_tuning compares settings of it
-montecarlo            one agent in many worlds at once, training on its experiences, and robust strategies
+market_environment    `MarketEnvironment`: bidders × worlds as a `ParallelEnvironment`; `MarketGym`: one bidder
+policies              how simulators and trainers call an agent; a trained policy as a bidder, and as a file
+montecarlo            one agent in many worlds at once; experiences: what it leaves behind; strategies: robust ones
+trainers              training of any agent, with importance sampling; importance_tuning compares settings of it
 compare               two ways to train, compared on paired seeds; market_plots draws results
 """
 
@@ -21,26 +20,20 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from parallel_agents.market.discovery import load_patterns
-    from parallel_agents.market.importance_training import (
+    from parallel_agents.market.experiences import ExperienceBuffer, TrainingBatch, aggregate_parallel_experiences
+    from parallel_agents.market.market_environment import MarketEnvironment
+    from parallel_agents.market.montecarlo import MonteCarloSimulator, ParallelWorldOrchestrator, ParallelWorldSimulator
+    from parallel_agents.market.policies import ExternalUpdateAgent
+    from parallel_agents.market.strategies import detect_convergence_patterns
+    from parallel_agents.market.trainers import (
         ImportanceSamplingTrainingConfiguration,
         ImportanceSamplingTrainingMetrics,
         ImportanceSamplingTrainingOrchestrator,
+        MonteCarloTrainingConfig,
+        MonteCarloTrainingOrchestrator,
         create_importance_sampling_trainer,
         integrate_importance_sampling_with_training,
     )
-    from parallel_agents.market.market_environment import MarketEnvironment
-    from parallel_agents.market.montecarlo import (
-        ExperienceBuffer,
-        MonteCarloSimulator,
-        MonteCarloTrainingConfig,
-        MonteCarloTrainingOrchestrator,
-        ParallelWorldOrchestrator,
-        ParallelWorldSimulator,
-        TrainingBatch,
-        aggregate_parallel_experiences,
-        detect_convergence_patterns,
-    )
-    from parallel_agents.market.policy_agents import ExternalUpdateAgent
     from parallel_agents.market.worlds import WorldType
 
 __all__ = [
@@ -66,11 +59,15 @@ __all__ = [
 ]
 
 _MODULES = {
-    "ExternalUpdateAgent": "policy_agents",
+    "ExperienceBuffer": "experiences",
+    "ExternalUpdateAgent": "policies",
     "MarketEnvironment": "market_environment",
+    "TrainingBatch": "experiences",
     "WorldType": "worlds",
-    "create_importance_sampling_trainer": "importance_training",
-    "integrate_importance_sampling_with_training": "importance_training",
+    "aggregate_parallel_experiences": "experiences",
+    "create_importance_sampling_trainer": "trainers",
+    "detect_convergence_patterns": "strategies",
+    "integrate_importance_sampling_with_training": "trainers",
     "load_patterns": "discovery",
 }
 
@@ -80,12 +77,12 @@ def register_gymnasium() -> None:
     from gymnasium.envs.registration import register, registry
 
     if "parallel_agents/Market-v0" not in registry:
-        register("parallel_agents/Market-v0", entry_point="parallel_agents.market.gym_environment:MarketGym")
+        register("parallel_agents/Market-v0", entry_point="parallel_agents.market.market_environment:MarketGym")
 
 
 def __getattr__(name: str) -> Any:
     """Import a public name when it is first used, so that `--help` loads nothing heavy."""
     if name not in __all__:
         raise AttributeError(f"module 'parallel_agents.market' has no attribute {name!r}")
-    default = "importance_training" if name.startswith("ImportanceSampling") else "montecarlo"
+    default = "trainers" if "Training" in name else "montecarlo"
     return getattr(importlib.import_module(f"parallel_agents.market.{_MODULES.get(name, default)}"), name)

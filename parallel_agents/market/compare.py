@@ -21,8 +21,8 @@ from parallel_agents.core.errors import ConfigError
 from parallel_agents.market.baselines import Bidder, Played, compare_baselines, fit_baselines, play
 from parallel_agents.market.discovery import Patterns
 from parallel_agents.market.market_environment import MarketEnvironment
+from parallel_agents.market.policies import TrainedBidder
 from parallel_agents.market.simulation import MarketWorlds
-from parallel_agents.market.trained import TrainedBidder
 from parallel_agents.market.worlds import WorldType, create_world_variants, default_distribution
 from parallel_agents.tracking.callbacks import Callback
 from parallel_agents.tracking.statistics import Interval, mean_interval

@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 from parallel_agents.core.errors import ConfigError
 from parallel_agents.core.types import EpochStats
 from parallel_agents.market.baselines import Bidder, Played
-from parallel_agents.market.montecarlo.experiences import EpisodeExperience, world_context
-from parallel_agents.market.montecarlo.strategies import ConvergencePatterns
+from parallel_agents.market.experiences import EpisodeExperience, world_context
 from parallel_agents.market.simulation import MarketWorlds
+from parallel_agents.market.strategies import ConvergencePatterns
 from parallel_agents.market.worlds import World
 from parallel_agents.tracking.callbacks import BaseCallback, Throttle
 from parallel_agents.tracking.plots import (

@@ -27,7 +27,7 @@ from parallel_agents.core.errors import ConfigError, ContractError, CorruptCheck
 from parallel_agents.core.files import open_folder, remove_unfinished, write_atomically
 from parallel_agents.core.types import Array, RoundStats
 from parallel_agents.market.database import connect, load_duckdb, load_pyarrow, path_list
-from parallel_agents.market.montecarlo.experiences import EpisodeExperience
+from parallel_agents.market.experiences import EpisodeExperience
 from parallel_agents.tracking.callbacks import BaseCallback
 
 TABLES = ("episodes", "steps")

@@ -15,7 +15,8 @@ from uuid import uuid4
 
 import pytest
 
-from parallel_agents.market.montecarlo import EpisodeSetting, MonteCarloSimulator, Strategy
+from parallel_agents.market.montecarlo import EpisodeSetting, MonteCarloSimulator
+from parallel_agents.market.strategies import Strategy
 from parallel_agents.market.warehouse import Stream
 
 pytestmark = pytest.mark.bigquery

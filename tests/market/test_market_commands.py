@@ -11,7 +11,7 @@ import torch
 from parallel_agents.cli import main
 from parallel_agents.market import compare as study
 from parallel_agents.market.baselines import Constant, PIDPacer, Random
-from parallel_agents.market.trained import load_policy
+from parallel_agents.market.policies import load_policy
 from parallel_agents.tracking.run_view import RunView
 
 

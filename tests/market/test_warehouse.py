@@ -12,7 +12,8 @@ import pytest
 
 from parallel_agents.core.errors import ConfigError, ContractError, CorruptCheckpoint, RunError
 from parallel_agents.market import warehouse
-from parallel_agents.market.montecarlo import EpisodeSetting, MonteCarloSimulator, Strategy
+from parallel_agents.market.montecarlo import EpisodeSetting, MonteCarloSimulator
+from parallel_agents.market.strategies import Strategy
 from parallel_agents.market.warehouse import SamplingLog, Stream, Warehouse, batch_tables
 
 

@@ -1,7 +1,7 @@
 """Discovery: from a GA4 export, with or without ads and auction-insights tables, to `Patterns`.
 
 The flow, in `discover`: `export_reader` → `click_history` → classes of `user_segments` → `conversion` → segments;
-beside them `seasonality`, `competition` and `rivals`.
+beside them `competition` and `rivals`.
 """
 
 from __future__ import annotations

@@ -7,8 +7,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from parallel_agents.market.discovery.column_map import ColumnMap, column_map_toml
-from parallel_agents.market.discovery.export_reader import Export, open_export
+from parallel_agents.market.discovery.export_reader import ColumnMap, Export, column_map_toml, open_export
 
 _FEWEST_DAYS = 14
 _FEWEST_PURCHASES = 10

@@ -42,7 +42,6 @@ from parallel_agents.market.discovery.estimation import (
     student_factor,
 )
 from parallel_agents.market.discovery.patterns import Campaign, Competition, Competitor, Landscape
-from parallel_agents.market.discovery.seasonality import cluster_periods
 
 _HOUR_ROUNDS = 2  # bids and the wave of the hours depend on each other
 _NEWTON_STEPS = 60
@@ -52,6 +51,7 @@ _INFORMATIVE = 10.0  # precision of a level, beside 1 of its prior
 _VAGUE = 1e-3  # precision of what nothing is known of before
 _MEMORIES = np.array([0.0, 0.4, 0.6, 0.75, 0.85, 0.92, 0.97])  # share of the drift that is left a day later
 _STEPS_OF_DRIFT = np.geomspace(0.008, 0.4, 36)  # closer to each other than 70 days can tell apart
+_CLEAR = 0.3  # the lowest mean silhouette at which periods are said to fall into groups
 _OTHER_NOISE = (0.0, 0.02, 0.05, 0.1)  # of one rival and day, beyond that of sampling
 
 
@@ -298,6 +298,48 @@ def _cluster_landscapes(ads: AdHistory, auctions: _Auctions, period: Ints, perio
         )
         offers[:, r] = found.entered[0][:, r] * np.exp(np.clip(mean, -5.0, 5.0))
     return cluster_periods(np.hstack([found.entered[0], offers]))
+
+
+def cluster_periods(features: Floats) -> Ints:
+    """Return groups (Q,) of rows (Q, f) that are alike: average linkage, their number by the mean silhouette."""
+    spread = features.std(axis=0)
+    points = features[:, spread > 0] / spread[spread > 0]
+    count = len(points)
+    distance = np.sqrt(((points[:, None] - points) ** 2).sum(axis=2))
+    labels, best, best_score = np.arange(count), np.zeros(count, np.int64), _CLEAR
+    while labels.max() > 0:
+        score = _silhouette(distance, labels)
+        if score > best_score:
+            best, best_score = labels.copy(), score
+        labels = _merge_nearest(distance, labels)
+    return np.asarray(np.unique(best, return_inverse=True)[1])
+
+
+def _merge_nearest(distance: Floats, labels: Ints) -> Ints:
+    """Return labels (Q,) in which the two groups that are nearest on average are one."""
+    member = np.eye(int(labels.max()) + 1)[labels]
+    size = member.sum(axis=0)
+    between = member.T @ distance @ member / np.outer(size, size)
+    np.fill_diagonal(between, np.inf)
+    low, high = sorted(divmod(int(between.argmin()), len(between)))
+    return np.asarray(np.unique(np.where(labels == high, low, labels), return_inverse=True)[1])
+
+
+def _silhouette(distance: Floats, labels: Ints) -> float:
+    """Return the mean silhouette (Rousseeuw 1987); a row alone in its group counts as 0."""
+    groups = int(labels.max()) + 1
+    if groups < 2 or groups >= len(labels):
+        return 0.0
+    member = np.eye(groups)[labels]
+    size = member.sum(axis=0)
+    total = distance @ member
+    rows = np.arange(len(labels))
+    within = total[rows, labels] / np.maximum(size[labels] - 1.0, 1.0)
+    mean = total / size
+    mean[rows, labels] = np.inf
+    nearest = mean.min(axis=1)
+    value = (nearest - within) / np.maximum(np.maximum(within, nearest), 1e-12)
+    return float(np.where(size[labels] > 1.0, value, 0.0).mean())
 
 
 @dataclass(frozen=True, eq=False)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from parallel_agents.market.discovery import discover
-from parallel_agents.market.discovery.column_map import read_column_map
+from parallel_agents.market.discovery.export_reader import read_column_map
 from parallel_agents.market.discovery.profile import profile_of
 from parallel_agents.market.sample import draw_sample
 from parallel_agents.market.worlds import create_world_variants

@@ -10,8 +10,9 @@ import pytest
 
 from parallel_agents.market.discovery import Vocabulary
 from parallel_agents.market.discovery.click_history import read_history
+from parallel_agents.market.discovery.discover import seasonality, shrink
 from parallel_agents.market.discovery.export_reader import open_export
-from parallel_agents.market.discovery.seasonality import cluster_periods, seasonality, shrink
+from parallel_agents.market.discovery.rivals import cluster_periods
 from parallel_agents.market.sample import HiddenMarket, draw_sample
 
 

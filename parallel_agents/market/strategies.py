@@ -23,8 +23,8 @@ from numpy.typing import ArrayLike, NDArray
 from parallel_agents.core.errors import ConfigError, NonFiniteError, ShapeError, WorldError
 from parallel_agents.core.seeding import Purpose, generator
 from parallel_agents.core.types import Array
-from parallel_agents.market.montecarlo.simulator import MonteCarloSimulator
-from parallel_agents.market.policy_agents import Actor
+from parallel_agents.market.montecarlo import MonteCarloSimulator
+from parallel_agents.market.policies import Actor
 from parallel_agents.market.worlds import WorldType
 from parallel_agents.tracking.statistics import Interval, mean_interval
 

@@ -7,7 +7,7 @@ import pytest
 
 from parallel_agents.core.errors import CheckpointError, ConfigError, ContractError, NonFiniteError, ShapeError
 from parallel_agents.core.seeding import Purpose, generator
-from parallel_agents.market.montecarlo import EpisodeExperience, ExperienceBuffer
+from parallel_agents.market.experiences import EpisodeExperience, ExperienceBuffer
 from parallel_agents.market.worlds import WorldType
 
 

@@ -9,17 +9,17 @@ import pytest
 
 from parallel_agents.core.errors import ConfigError, NonFiniteError, ShapeError
 from parallel_agents.core.seeding import Purpose, generator
-from parallel_agents.market.montecarlo import (
-    EpisodeSetting,
+from parallel_agents.market.montecarlo import EpisodeSetting, MonteCarloSimulator
+from parallel_agents.market.policies import make_actor
+from parallel_agents.market.strategies import (
     Focus,
-    MonteCarloSimulator,
     Strategy,
+    conditional_value_at_risk,
     constant_strategies,
     detect_convergence_patterns,
+    holm,
     play_strategies,
 )
-from parallel_agents.market.montecarlo.strategies import conditional_value_at_risk, holm
-from parallel_agents.market.policy_agents import make_actor
 from parallel_agents.market.worlds import WorldType
 
 KINDS = tuple(tuple(WorldType)[i % 5] for i in range(100))

@@ -13,19 +13,16 @@ import pytest
 from parallel_agents.algorithms import DQN
 from parallel_agents.core.errors import ConfigError, ContractError, WorldError
 from parallel_agents.execution.ray import RayCluster
+from parallel_agents.market.experiences import aggregate_parallel_experiences, world_context
 from parallel_agents.market.montecarlo import (
     EpisodeSetting,
     MonteCarloSimulator,
     ParallelWorldSimulator,
-    aggregate_parallel_experiences,
-)
-from parallel_agents.market.montecarlo.experiences import world_context
-from parallel_agents.market.montecarlo.simulator import (
     combine_weights,
     normalize_weights,
     weight_by_competition_level,
 )
-from parallel_agents.market.policy_agents import ExternalUpdateAgent
+from parallel_agents.market.policies import ExternalUpdateAgent
 from parallel_agents.market.worlds import share_intervals
 from parallel_agents.replay.world_weights import WorldRule
 

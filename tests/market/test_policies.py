@@ -10,7 +10,7 @@ import torch
 
 from parallel_agents.algorithms import DQN, IQN, PPO
 from parallel_agents.core.errors import ActionError, ContractError, NonFiniteError, RunError, ShapeError
-from parallel_agents.market.policy_agents import ExternalUpdateAgent
+from parallel_agents.market.policies import ExternalUpdateAgent
 from tests.market.users import external_agent
 
 

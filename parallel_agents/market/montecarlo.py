@@ -32,7 +32,7 @@ from parallel_agents.core.types import Array
 from parallel_agents.execution.ray import RayCluster
 from parallel_agents.market.actions import LEVELS, BiddingMarket, Forms, Objective, action_form
 from parallel_agents.market.discovery import Patterns, load_patterns
-from parallel_agents.market.montecarlo.experiences import (
+from parallel_agents.market.experiences import (
     EpisodeBatch,
     EpisodeExperience,
     ExperienceBuffer,
@@ -41,7 +41,7 @@ from parallel_agents.market.montecarlo.experiences import (
     aggregate_experiences,
     world_context,
 )
-from parallel_agents.market.policy_agents import Actor, ActorWrapper, make_actor
+from parallel_agents.market.policies import Actor, ActorWrapper, make_actor
 from parallel_agents.market.simulation import MarketWorlds
 from parallel_agents.market.worlds import (
     POPULATION,

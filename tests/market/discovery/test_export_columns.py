@@ -9,8 +9,7 @@ import pytest
 
 from parallel_agents.core.errors import ConfigError
 from parallel_agents.market.discovery import Vocabulary
-from parallel_agents.market.discovery.column_map import ColumnMap, read_column_map
-from parallel_agents.market.discovery.export_reader import open_export
+from parallel_agents.market.discovery.export_reader import ColumnMap, open_export, read_column_map
 from parallel_agents.market.discovery.profile import profile_of
 
 MOMENTS = ("2024-01-05 10:00:00", "2024-01-06 11:30:00", "2024-01-19 12:00:00")

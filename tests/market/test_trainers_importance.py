@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from parallel_agents.core.errors import CheckpointError, ConfigError, ContractError, CorruptCheckpoint
-from parallel_agents.market.importance_training import (
+from parallel_agents.market.trainers import (
     ImportanceSamplingTraining,
     ImportanceSamplingTrainingConfiguration,
     create_importance_sampling_trainer,

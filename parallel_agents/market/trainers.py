@@ -1,11 +1,14 @@
-"""Training with importance sampling, around any agent that acts and has `update_policy`.
+"""Trainers of any agent that acts and has `update_policy`: on episodes of one environment, or of many simulated worlds.
 
 transition ──judge──► event type ──► buffer ──draw──► batch with weights ──► agent.update_policy
                                         ▲                                          │
                                         └──── priorities, spread of classes ◄──────┘
 
-`ImportanceSamplingTraining` holds agent, buffer and the judge of event types. The orchestrator runs episodes of one
-environment, calls callbacks and writes checkpoints. `AgentTrainer` is what it shares with the Monte Carlo trainer.
+`ImportanceSamplingTraining` holds agent, buffer and the judge of event types. `ImportanceSamplingTrainingOrchestrator`
+runs episodes of one environment. `MonteCarloTrainingOrchestrator` simulates batches of episodes in many worlds, whose
+event types are known. `AgentTrainer` is what both share: a history, callbacks and checkpoints. A training depends on
+its configuration and the agent alone, so one that was stopped and resumed equals one that was not, if the agent has
+`state` and `load_state`.
 """
 
 from __future__ import annotations
@@ -25,10 +28,13 @@ from parallel_agents.core.errors import CheckpointError, ConfigError, ContractEr
 from parallel_agents.core.folder_lock import FolderLock, lock_folder
 from parallel_agents.core.seeding import Purpose, generator
 from parallel_agents.core.types import Array
+from parallel_agents.market.discovery import Patterns
 from parallel_agents.market.event_types import ExperienceAggregator
-from parallel_agents.market.policy_agents import PolicyAgent, action_function
+from parallel_agents.market.experiences import EpisodeBatch
+from parallel_agents.market.montecarlo import EpisodeSetting, MonteCarloSimulator
+from parallel_agents.market.policies import ActorWrapper, PolicyAgent, action_function
 from parallel_agents.replay import Buffer, ImportanceSamplingReplayBuffer
-from parallel_agents.replay.importance_sampler import CRISIS_PARENT, ImportanceSampler
+from parallel_agents.replay.importance_sampler import CRISIS_PARENT, REGULAR_PARENT, ImportanceSampler
 from parallel_agents.replay.importance_weights import correction_effect
 from parallel_agents.tracking.callbacks import Callback, CallbackList
 
@@ -517,3 +523,187 @@ def _correlation(first: Sequence[float], second: Sequence[float]) -> float | Non
     if len(a) < 3 or a.std() == 0 or b.std() == 0:
         return None
     return float(np.corrcoef(a, b)[0, 1])
+
+
+# -- many worlds -----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class MonteCarloTrainingConfig:
+    """How much to simulate, what to draw from it, and how often to update."""
+
+    n_worlds: int = 100
+    max_concurrent_worlds: int | None = None
+    """None: all of them, on all cores"""
+    crisis_parent_frequency: float | None = None
+    """natural share of crisis transitions that corrections restore; None: that of the buffer"""
+    crisis_parent_value_multiplier: float | None = None
+    """value of a crisis parent relative to other users, for the weights of worlds; None: as in the data"""
+    batch_size: int = 200
+    """episodes of one step"""
+    importance_sampling_ratio: float = 0.5
+    """share of crisis transitions in a training batch; 0: uniform draws"""
+    experience_buffer_size: int = 1_000_000
+    update_rows: int = 256
+    """transitions of one update"""
+    updates_per_step: int = 4
+    adapt_every: int = 0
+    """steps between two adaptations of the mix of worlds; 0: never"""
+    checkpoint_every: int = 50
+    """steps between two checkpoints, where a folder is given"""
+    steps: int = 48
+    auctions_per_step: float | None = None
+    deadline: float = 60.0
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("batch_size", "update_rows", "updates_per_step", "checkpoint_every"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"{name} is {getattr(self, name)}: give at least 1")
+        if self.adapt_every < 0:
+            raise ConfigError(f"adapt_every is {self.adapt_every}: give 0 or more")
+        if not 0.0 <= self.importance_sampling_ratio < 1.0:
+            raise ConfigError(f"importance_sampling_ratio is {self.importance_sampling_ratio}: give 0 to below 1")
+        if self.crisis_parent_frequency is not None and not 0.0 < self.crisis_parent_frequency < 1.0:
+            raise ConfigError(f"crisis_parent_frequency is {self.crisis_parent_frequency}: give one between 0 and 1")
+        multiplier = self.crisis_parent_value_multiplier
+        if multiplier is not None and not multiplier > 0.0:
+            raise ConfigError(f"crisis_parent_value_multiplier is {multiplier}: give a number above 0")
+
+    @classmethod
+    def from_dict(cls, options: Mapping[str, Any]) -> MonteCarloTrainingConfig:
+        """Return the configuration of a dictionary."""
+        return build_section(cls, dict(options), "monte_carlo")
+
+
+class MonteCarloTrainingOrchestrator(AgentTrainer):
+    """Trains any agent that acts and has `update_policy(batch) -> metrics`."""
+
+    def __init__(
+        self,
+        config: MonteCarloTrainingConfig | None = None,
+        *,
+        patterns: Patterns | None = None,
+        setting: EpisodeSetting | None = None,
+        folder: Path | None = None,
+        callbacks: Iterable[Callback] = (),
+    ) -> None:
+        super().__init__(folder, callbacks)
+        self.config = c = config or MonteCarloTrainingConfig()
+        population = None
+        if c.crisis_parent_frequency is not None:
+            population = {CRISIS_PARENT: c.crisis_parent_frequency, REGULAR_PARENT: 1.0 - c.crisis_parent_frequency}
+        self.simulator = MonteCarloSimulator(
+            c.n_worlds,
+            None,
+            c.max_concurrent_worlds,
+            c.experience_buffer_size,
+            patterns=patterns,
+            setting=setting or EpisodeSetting(steps=c.steps, auctions_per_step=c.auctions_per_step, seed=c.seed),
+            target_share=c.importance_sampling_ratio or 0.5,
+            population=population,
+            deadline=c.deadline,
+            seed=c.seed,
+        )
+        self.simulator.orchestrator.given_multiplier = c.crisis_parent_value_multiplier
+
+    async def generate_training_batch(self, agent: Any) -> dict[str, Array]:
+        """Run a batch of episodes, store them, and draw one training batch."""
+        await self._simulate(agent)
+        return self._draw()
+
+    async def train_agent_with_monte_carlo(
+        self, agent: PolicyAgent, n_steps: int = 1000, *, focus: ActorWrapper | None = None
+    ) -> dict[str, Any]:
+        """Train until `n_steps` steps are done, those before a resume included, and return the summary.
+
+        focus: strategies that act instead of the agent in some worlds while it learns.
+        """
+        require_update_policy(agent)
+        with lock_folder(self.folder) as self._lock:
+            while len(self.history) < n_steps:
+                await self._step(agent, len(self.history) + 1, n_steps, focus)
+        return self.summary()
+
+    async def resume(
+        self, agent: PolicyAgent, n_steps: int = 1000, *, focus: ActorWrapper | None = None
+    ) -> dict[str, Any]:
+        """Continue from the newest undamaged checkpoint until `n_steps` steps are done, and return the summary."""
+        values, parts = self._read_checkpoint(agent, "config", asdict(self.config), ("checkpoint_every",))
+        self.simulator.restore(values, parts["buffer"])
+        return await self.train_agent_with_monte_carlo(agent, n_steps, focus=focus)
+
+    async def _step(self, agent: PolicyAgent, number: int, n_steps: int, focus: ActorWrapper | None) -> None:
+        """Simulate a batch, update the agent, and adapt the worlds and write a checkpoint where it is time for it."""
+        if hasattr(agent, "start_epoch_action"):
+            agent.start_epoch_action(epoch=number)
+        batch = await self._simulate(agent, focus)
+        metrics = [agent.update_policy(self._draw()) for _ in range(self.config.updates_per_step)]
+        line = {"step": float(number), **self._batch_figures(batch), **_mean_metrics(metrics)}
+        self.history.append(line)
+        self._callbacks.on_event("monte_carlo", line)
+        if self.config.adapt_every and number % self.config.adapt_every == 0:
+            mix = self.simulator.adapt(batch)
+            self._callbacks.on_event("monte_carlo_adapted", {"step": number, "mix": mix})
+        if number % self.config.checkpoint_every == 0 or number == n_steps:
+            self.save(agent)
+
+    async def _simulate(self, agent: Any, focus: ActorWrapper | None = None) -> EpisodeBatch:
+        batch = await self.simulator.run_episode_batch(agent, self.config.batch_size, focus=focus)
+        self.simulator.require_success(batch)
+        self.simulator.remember(batch)
+        return batch
+
+    def _draw(self) -> dict[str, Array]:
+        focus = self.config.importance_sampling_ratio > 0.0
+        return self.simulator.importance_sampling(self.config.update_rows, focus_rare_events=focus)
+
+    def _batch_figures(self, batch: EpisodeBatch) -> dict[str, float]:
+        orchestrator = self.simulator.orchestrator
+        orchestrator.fit_world_weights(batch)
+        world_weights = orchestrator.calculate_world_weights(self.simulator.worlds)
+        rewards = np.array([e.total_reward for e in batch])
+        natural = np.array([e.importance_weight for e in batch])
+        revenue = sum(e.revenue for e in batch)
+        return {
+            "mean_reward": float(np.average(rewards, weights=natural)),
+            "important_reward": float(np.average(rewards, weights=[world_weights[e.world] for e in batch])),
+            "crisis_revenue_share": sum(e.crisis_parent_revenue for e in batch) / revenue if revenue > 0 else 0.0,
+            "episodes_per_second": batch.episodes_per_second,
+            "failures": float(len(batch.failures)),
+            "world_rule_fitted": float(orchestrator.rule_fitted),
+        }
+
+    def summary(self) -> dict[str, Any]:
+        """Return the numbers of steps, episodes and failures, and the means over the last tenth of the steps."""
+        tail = self.history[-max(1, len(self.history) // 10) :]
+        names = sorted({name for line in tail for name in line} - {"step", "failures"})
+        columns = {name: [line[name] for line in tail if line.get(name) is not None] for name in names}
+        return {
+            "steps": len(self.history),
+            "episodes": self.simulator.episodes,
+            "failures": dict(self.simulator.failures),
+            **{name: float(np.mean(values)) for name, values in columns.items() if values},
+            "adaptations": self.simulator.orchestrator.history,
+        }
+
+    def save(self, agent: Any) -> None:
+        """Write a checkpoint, if there is a folder for it."""
+        simulator, orchestrator = self.simulator, self.simulator.orchestrator
+        values = {
+            "config": asdict(self.config),
+            "episodes": simulator.episodes,
+            "failed": {str(world): count for world, count in simulator.failures.items()},
+            "generation": orchestrator.generation,
+            "mix": simulator.world_types_distribution,
+            "adaptations": orchestrator.history,
+            "world_rule": orchestrator.rule.exponents,
+            **simulator.buffer_shape,
+        }
+        self._write_checkpoint(agent, {"buffer": simulator.buffer.state()}, values)
+
+
+def _mean_metrics(metrics: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """Return the mean of every plain number that the updates report."""
+    names = [n for n, v in metrics[0].items() if isinstance(v, int | float)] if metrics else []
+    return {name: float(np.mean([m[name] for m in metrics if name in m])) for name in names}

@@ -1,4 +1,4 @@
-"""How simulators and trainers call an agent: how it acts in many worlds at once, and how it learns.
+"""How simulators, trainers and comparisons call an agent: how it acts in many worlds at once, and how it learns.
 
 Acting, in this order of preference:
 
@@ -12,16 +12,22 @@ alone.
 
 Learning is an external update: `update_policy(batch) -> metrics`, one update from a batch that the trainer has drawn.
 Models of this library have it; `ExternalUpdateAgent` adds a state that a trainer can store.
+
+A trained model is a `TrainedBidder` beside the baselines, and a file for other programs (`export_policy`).
 """
 
 from __future__ import annotations
 
 import asyncio
 import inspect
+import json
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import Any, Protocol
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import torch
@@ -30,9 +36,15 @@ from numpy.typing import ArrayLike, NDArray
 from parallel_agents.algorithms import DQN, IQN, Model
 from parallel_agents.algorithms.acting import Inference, Weights
 from parallel_agents.algorithms.learner import LearnerState
-from parallel_agents.core.errors import CheckpointError, ContractError, ShapeError
+from parallel_agents.core.errors import CheckpointError, ConfigError, ContractError, ShapeError
+from parallel_agents.core.files import write_atomically
 from parallel_agents.core.seeding import Purpose, uniforms
 from parallel_agents.core.types import Array
+from parallel_agents.market.actions import ActionForm, BiddingMarket
+from parallel_agents.market.simulation import MarketWorlds
+
+if TYPE_CHECKING:
+    from parallel_agents.market.market_environment import MarketEnvironment
 
 ACTION_METHODS = ("take_action", "select_action", "get_action", "act")
 """Names of the method by which an agent acts; the first one that it has is used."""
@@ -79,9 +91,9 @@ def make_actor(agent: Any) -> Actor:
     if isinstance(model, Model):
         return ModelActor(model)
     if callable(getattr(agent, "act_many", None)):
-        return _BatchActor(agent.act_many, instant=bool(getattr(agent, "instant", False)))
+        return _CalledActor(partial(_act_at_once, agent))
     act = action_function(agent)
-    return _CoroutineActor(act) if inspect.iscoroutinefunction(act) else _SingleActor(act)
+    return _CalledActor(partial(_act_together if inspect.iscoroutinefunction(act) else _act_one_by_one, act))
 
 
 class ModelActor:
@@ -121,40 +133,33 @@ class ModelActor:
 class _CalledActor:
     """An agent that is not a model of this library; nothing has to be prepared for an episode."""
 
-    def __init__(self, act: Callable[[Any], Any]) -> None:
-        self._act = act
+    def __init__(self, call: Callable[[NDArray[np.float32]], Awaitable[Array]]) -> None:
+        self._call = call
 
     def begin_episode(self, worlds: Sequence[int], lap: int, steps: int) -> None:
         """Do nothing."""
 
-
-class _BatchActor(_CalledActor):
-    """Calls `act_many` once for all worlds."""
-
-    def __init__(self, act_many: Callable[[Array], Any], *, instant: bool) -> None:
-        super().__init__(act_many)
-        self._instant = instant
-
     async def act(self, states: NDArray[np.float32], step: int) -> Array:
-        result = self._act(states) if self._instant else await _in_thread(lambda: self._act(states))
-        actions = np.asarray(result)
-        if actions.shape[:1] != states.shape[:1]:
-            raise ShapeError(f"act_many gave actions of shape {actions.shape} for {len(states)} states: give one each")
-        return actions
+        return await self._call(states)
 
 
-class _SingleActor(_CalledActor):
-    """Calls a function for one world after the other."""
+async def _act_at_once(agent: Any, states: NDArray[np.float32]) -> Array:
+    """Call `act_many` once for all worlds."""
+    instant = getattr(agent, "instant", False)
+    actions = np.asarray(agent.act_many(states) if instant else await _in_thread(lambda: agent.act_many(states)))
+    if actions.shape[:1] != states.shape[:1]:
+        raise ShapeError(f"act_many gave actions of shape {actions.shape} for {len(states)} states: give one each")
+    return actions
 
-    async def act(self, states: NDArray[np.float32], step: int) -> Array:
-        return np.asarray(await _in_thread(lambda: [self._act(state) for state in states]))
+
+async def _act_one_by_one(act: Callable[[Any], Any], states: NDArray[np.float32]) -> Array:
+    """Call a function for one world after the other."""
+    return np.asarray(await _in_thread(lambda: [act(state) for state in states]))
 
 
-class _CoroutineActor(_CalledActor):
-    """Awaits a coroutine function for all worlds together."""
-
-    async def act(self, states: NDArray[np.float32], step: int) -> Array:
-        return np.asarray(await asyncio.gather(*(self._act(state) for state in states)))
+async def _act_together(act: Callable[[Any], Any], states: NDArray[np.float32]) -> Array:
+    """Await a coroutine function for all worlds together."""
+    return np.asarray(await asyncio.gather(*(act(state) for state in states)))
 
 
 async def _in_thread(work: Callable[[], Any]) -> Any:
@@ -227,3 +232,93 @@ class ExternalUpdateAgent:
         self.model.state = LearnerState(
             {name: torch.tensor(array, dtype=current[name].dtype) for name, array in state.items()}
         )
+
+
+# -- trained models --------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class TrainedBidder:
+    """The best actions of a model of this library, in any worlds of the same patterns; a `baselines.Bidder`."""
+
+    model: Model
+    form: ActionForm
+
+    @classmethod
+    def of(cls, environment: MarketEnvironment, agent: int = 0) -> TrainedBidder:
+        """Return the bidder that an environment has trained."""
+        return cls(environment.agents[agent].model, environment.form)
+
+    def begin(self, market: MarketWorlds) -> None:
+        """Read the newest weights."""
+        self._actor = ModelActor(self.model, exploration=0.0)
+        self._actor.begin_episode([world.index for world in market.worlds], 0, market.steps)
+        self._bidding = BiddingMarket(market, self.form)
+
+    def act(self, market: MarketWorlds) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+        """Return alphas (1, W, J) and creatives (1, W)."""
+        return self._bidding.bids(self._actor.choose(market.observe()[0], market.step_number)[None])
+
+
+class PolicyModule(torch.nn.Module):
+    """The policy as a module: observations (B, features) to alphas (B, J) and scores of creatives (B, C)."""
+
+    def __init__(self, model: Model, form: ActionForm, names: Sequence[str]) -> None:
+        super().__init__()
+        if form.name != "paced" or model.spec.hidden_size:
+            raise ConfigError("only a policy of paced actions without memory can be exported: use --actions paced")
+        learner = model.spec.learner()
+        self.register_buffer("rows", learner.policy(model.state).detach().clone())
+        self.register_buffer("low", torch.tensor(form.corrections.low))
+        self.register_buffer("high", torch.tensor(form.corrections.high))
+        self._network, self._campaigns = learner.network, form.campaigns
+        self._pace, self._log_target = names.index("pace"), names.index("log_target")
+
+    def forward(self, observations: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return alphas and creative scores; the creative with the highest score is the one to show."""
+        outputs = self._network.bound_forward(self.get_buffer("rows"))(observations[None])[0]
+        low, high = self.get_buffer("low"), self.get_buffer("high")
+        means = outputs[:, : len(low)]
+        actions = low + (torch.tanh(means) + 1.0) / 2.0 * (high - low)
+        limit = actions[:, 1] + observations[:, self._log_target]
+        level = torch.minimum(observations[:, self._pace] + actions[:, 0], limit)
+        shifts, scores = actions[:, 2 : 2 + self._campaigns], actions[:, 2 + self._campaigns :]
+        return torch.exp(level[:, None] + shifts), scores
+
+
+def export_policy(environment: MarketEnvironment, out: Path, *, onnx: bool = False) -> dict[str, str]:
+    """Write the policy of the first agent as `policy.pt2` (`torch.export`) and, if asked, `policy.onnx`.
+
+    `policy.json` names inputs, campaigns and creatives, and the predicted value of a click in every campaign.
+    """
+    module = PolicyModule(environment.agents[0].model, environment.form, environment.market.names).eval()
+    market = environment.market
+    example = (torch.zeros(2, len(market.names)),)
+    batch = torch.export.Dim("batch", min=1)
+    out.mkdir(parents=True, exist_ok=True)
+    program = torch.export.export(module, example, dynamic_shapes=({0: batch},))
+    files = {"module": out / "policy.pt2"}
+    torch.export.save(program, files["module"])
+    if onnx:
+        files["onnx"] = out / "policy.onnx"
+        try:
+            torch.onnx.export(program, example, str(files["onnx"]), input_names=["observations"], dynamo=True)
+        except ModuleNotFoundError as error:
+            raise ConfigError(f"ONNX needs the package {error.name}: install onnx and onnxscript") from error
+    description = {
+        "inputs": list(market.names),
+        "campaigns": list(market.worlds[0].campaigns),
+        "creatives": list(market.worlds[0].creatives),
+        "predicted_value": market.parameters.predicted_value[0].tolist(),
+        "bid": "alpha * predicted_value, per click and campaign",
+    }
+    files["description"] = out / "policy.json"
+    write_atomically(files["description"], [json.dumps(description, indent=1).encode()])
+    return {name: str(path) for name, path in files.items()}
+
+
+def load_policy(path: Path) -> Any:
+    """Return the exported module of a `policy.pt2`: a function of observations (B, features)."""
+    if not path.is_file():
+        raise ConfigError(f"{path} does not exist: write it with `parallel-agents market export`")
+    return torch.export.load(path).module()

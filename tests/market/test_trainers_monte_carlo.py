@@ -9,8 +9,8 @@ import pytest
 
 from parallel_agents.algorithms import DQN
 from parallel_agents.core.errors import CheckpointError, ConfigError, ContractError
-from parallel_agents.market.montecarlo import MonteCarloTrainingConfig, MonteCarloTrainingOrchestrator
-from parallel_agents.market.policy_agents import ExternalUpdateAgent
+from parallel_agents.market.policies import ExternalUpdateAgent
+from parallel_agents.market.trainers import MonteCarloTrainingConfig, MonteCarloTrainingOrchestrator
 from parallel_agents.replay.world_weights import WorldRule
 
 SMALL = {
