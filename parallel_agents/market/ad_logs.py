@@ -23,6 +23,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from parallel_agents.core.errors import ConfigError, ShapeError
 from parallel_agents.market.database import connect, load_duckdb, load_pyarrow, path_list
+from parallel_agents.market.discovery.competition import known
 from parallel_agents.tracking.statistics import Interval
 
 Floats = NDArray[np.float64]
@@ -208,7 +209,7 @@ def read_ipinyou(folder: str | Path) -> AdLog:
         f"LEFT JOIN (SELECT bid_id, min({moment.format('timestamp')}) AS time FROM {scan('conv')} GROUP BY bid_id) "
         "AS v USING (bid_id) ORDER BY time, i.bid_id",
     )
-    converted = np.isfinite(_numbers(columns["conversion_time"]))
+    converted = np.isfinite(known(columns["conversion_time"]))
     return _log("ipinyou", columns, clicked=columns["click"] | converted, converted=converted)
 
 
@@ -230,11 +231,6 @@ def _read(files: list[Path], query: str) -> dict[str, Any]:
     return columns
 
 
-def _numbers(column: Any) -> Floats:
-    """Return a column as floats, NaN where it is null."""
-    return np.asarray(np.ma.filled(np.ma.asarray(column).astype(np.float64), np.nan))
-
-
 def _log(source: str, columns: Mapping[str, Any], **given: Any) -> AdLog:
     """Return a log of columns; what neither they nor `given` name is unknown."""
     size = len(columns["time"])
@@ -244,7 +240,7 @@ def _log(source: str, columns: Mapping[str, Any], **given: Any) -> AdLog:
         return np.ma.filled(np.ma.asarray(found[name]), "").astype(np.str_) if name in found else np.full(size, "")
 
     def numbers(name: str) -> Floats:
-        return _numbers(found[name]) if name in found else np.full(size, np.nan)
+        return known(found[name]) if name in found else np.full(size, np.nan)
 
     return AdLog(
         source=source,

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from typing import Protocol
+from typing import Generic, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,6 +40,9 @@ class Bidder(Protocol):
 
     def act(self, market: MarketWorlds) -> tuple[Floats, Ints]:
         """Return alphas (N, W, J) and creatives (N, W)."""
+
+
+Tried = TypeVar("Tried", bound=Bidder)
 
 
 @dataclass
@@ -193,42 +196,45 @@ def play(market: MarketWorlds, bidder: Bidder, epochs: Iterable[int]) -> Played:
     return Played(*(np.array(column).T for column in zip(*rows, strict=True)))
 
 
+class _Search(Generic[Tried]):
+    """The candidate with the highest mean score in some episodes, of those tried so far."""
+
+    def __init__(self, market: MarketWorlds, epochs: Sequence[int], start: Tried) -> None:
+        self._market, self._epochs = market, epochs
+        self.best, self._top = start, -np.inf
+
+    def attempt(self, candidate: Tried) -> None:
+        """Play a candidate, and keep it if it does better."""
+        score = float(play(self._market, candidate, self._epochs).score.mean())
+        if score > self._top:
+            self.best, self._top = candidate, score
+
+
 def best_constant(market: MarketWorlds, epochs: Sequence[int]) -> Constant:
     """Return the constant of the highest mean score: alpha, then creative, then alpha of each campaign, twice."""
-    best, top = Constant(ALPHAS[0]), -np.inf
-
-    def attempt(candidate: Constant) -> None:
-        nonlocal best, top
-        score = float(play(market, candidate, epochs).score.mean())
-        if score > top:
-            best, top = candidate, score
-
+    search = _Search(market, epochs, Constant(ALPHAS[0]))
     for alpha in ALPHAS:
-        attempt(Constant(alpha))
+        search.attempt(Constant(alpha))
     for creative in range(1, market.creatives):
-        attempt(replace(best, creative=creative))
-    alphas = np.full(market.campaigns, float(np.asarray(best.alpha).max()))
+        search.attempt(replace(search.best, creative=creative))
     for _ in range(2):
         for j in range(market.campaigns):
+            alphas = np.broadcast_to(np.asarray(search.best.alpha, np.float64), (market.campaigns,))
             for factor in _FACTORS:
-                changed = alphas.copy()
-                changed[j] *= factor
-                attempt(replace(best, alpha=changed))
-            alphas = np.broadcast_to(np.asarray(best.alpha, np.float64), (market.campaigns,)).copy()
-    return best
+                search.attempt(replace(search.best, alpha=_times(alphas, j, factor)))
+    return search.best
+
+
+def _times(numbers: Floats, j: int, factor: float) -> Floats:
+    """Return the numbers (J,) with a factor on the one of campaign j."""
+    return np.where(np.arange(len(numbers)) == j, factor, 1.0) * numbers
 
 
 def best_pacer(market: MarketWorlds, epochs: Sequence[int], constant: Constant) -> PIDPacer:
     """Return the pacer of the highest mean score, with the creative of a constant and at first its mix."""
     alpha = np.broadcast_to(np.asarray(constant.alpha, np.float64), (market.campaigns,))
-    best, top = PIDPacer(mix=alpha / np.exp(np.log(alpha).mean()), creative=constant.creative), -np.inf
-
-    def attempt(candidate: PIDPacer) -> None:
-        nonlocal best, top
-        score = float(play(market, candidate, epochs).score.mean())
-        if score > top:
-            best, top = candidate, score
-
+    mix = alpha / np.exp(np.log(alpha).mean())
+    search = _Search(market, epochs, PIDPacer(mix=mix, creative=constant.creative))
     choices: tuple[tuple[str, tuple[float, ...]], ...] = (
         ("start", (0.01, 0.02, 0.03, 0.05, 0.1, 0.2)),
         ("cap", (0.002, 0.003, 0.0045, 0.006, 0.008, 0.012, 0.02)),
@@ -238,12 +244,12 @@ def best_pacer(market: MarketWorlds, epochs: Sequence[int], constant: Constant) 
     )
     for name, values in choices:
         for value in values:
-            attempt(replace(best, **{name: value}))  # type: ignore[arg-type]
+            search.attempt(replace(search.best, **{name: value}))  # type: ignore[arg-type]
     for j in range(market.campaigns):
-        mix = np.asarray(best.mix)
+        mix = np.asarray(search.best.mix)
         for factor in _FACTORS:
-            attempt(replace(best, mix=np.where(np.arange(market.campaigns) == j, factor, 1.0) * mix))
-    return best
+            search.attempt(replace(search.best, mix=_times(mix, j, factor)))
+    return search.best
 
 
 def oracle(market: MarketWorlds, epoch: int, baselines: Mapping[str, Bidder], *, generations: int = 6) -> Oracle:

@@ -66,11 +66,6 @@ class EpisodeExperience:
         return float(self.crisis_values.sum(dtype=np.float64))
 
     @property
-    def crisis_parent_interactions(self) -> int:
-        """Number of steps that caused a crisis parent's purchase."""
-        return int(np.count_nonzero(self.crisis_values))
-
-    @property
     def profit(self) -> float:
         """Value less cost, over the budget."""
         return (self.revenue - self.cost) / self.budget
