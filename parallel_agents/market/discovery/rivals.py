@@ -9,7 +9,7 @@ a landscape's level, reactions to our bid and to the rival's own spend, and a dr
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from itertools import product
 from typing import NamedTuple
@@ -562,12 +562,13 @@ def _fit_days(ads: AdHistory, known: _Rivals) -> _Daily:
     designs = [np.hstack([own_levels, _causes(ads, known, r, our_shock)]) for r in known.bidding]
     daily, size = [b.days for b in known.bidding.values()], designs[0].shape[1]
     centre = float(np.mean([fit.values.mean() for fit in daily]))
-    tried = [
-        fit for noise in _OTHER_NOISE for fit in _DayLevels.of(known, daily, designs, centre, noise).fits(known.common)
-    ]
+    by_noise = [_DayLevels.of(known, daily, designs, centre, noise) for noise in _OTHER_NOISE]
+    drifts = (_Drift.of(ads.days, *own, known.common) for own in product(_MEMORIES, _STEPS_OF_DRIFT))
+    by_drift = [[levels.fit(drift) for levels in by_noise] for drift in drifts]
+    tried = [one for fits in zip(*by_drift, strict=True) for one in fits]
     whole, share = Fit.averaged([one.fit for one in tried], [one.log_likelihood for one in tried])
     best = max(tried, key=lambda one: one.log_likelihood)
-    excess = best.data.excess(best, known.common)
+    excess = best.data.excess(best.fit.values, _Drift.of(ads.days, best.memory, best.step, known.common))
     levels, reactions = {}, {}
     for i, (r, b) in enumerate(known.bidding.items()):
         free = max(int(b.met.sum()) - size, 2)
@@ -622,37 +623,42 @@ class _DayLevels:
         total = np.sum(precisions, axis=0)
         return cls(precisions, designs, y, log_size, x_side, y_side, total, xx, xy, yy)
 
-    def drift(self, memory: float, step: float, common: Floats | None) -> tuple[Floats, Floats]:
-        """Return the covariance (D, D) of a drift, and that of the same given the levels.
+    def fit(self, drift: _Drift) -> _DriftFit:
+        """Fit levels of landscapes and reactions with one drift."""
+        inner = np.linalg.inv(drift.precision + self.total)  # the drift's covariance given the levels
+        info = self.xx - self.x_side.T @ inner @ self.x_side + _VAGUE * np.eye(len(self.xx))
+        covariance = np.asarray(np.linalg.inv(info), np.float64)
+        side = self.xy - self.x_side.T @ inner @ self.y_side
+        beta = covariance @ side
+        rest = self.yy - float(self.y_side @ inner @ self.y_side) - float(side @ beta)
+        log_size = self.log_size - drift.log_size + float(np.linalg.slogdet(inner)[1])
+        log_likelihood = 0.5 * (log_size - float(np.linalg.slogdet(info)[1]) - rest)
+        return _DriftFit(self, drift.memory, drift.step, Fit(beta, covariance), log_likelihood)
 
-        common: covariance of the errors that the levels of all rivals share.
-        """
-        day = np.arange(len(self.y_side))
-        before = step**2 / (1.0 - memory**2) * memory ** np.abs(day[:, None] - day)
-        before = before + (0.0 if common is None else common)
-        return before, np.asarray(np.linalg.inv(np.linalg.inv(before) + self.total))
-
-    def fits(self, common: Floats | None) -> Iterator[_DriftFit]:
-        """Yield the fit of every drift."""
-        for memory, step in product(_MEMORIES, _STEPS_OF_DRIFT):
-            drift, inner = self.drift(memory, step, common)
-            info = self.xx - self.x_side.T @ inner @ self.x_side + _VAGUE * np.eye(len(self.xx))
-            covariance = np.asarray(np.linalg.inv(info), np.float64)
-            side = self.xy - self.x_side.T @ inner @ self.y_side
-            beta = covariance @ side
-            rest = self.yy - float(self.y_side @ inner @ self.y_side) - float(side @ beta)
-            log_size = self.log_size - float(np.linalg.slogdet(drift)[1]) + float(np.linalg.slogdet(inner)[1])
-            log_likelihood = 0.5 * (log_size - float(np.linalg.slogdet(info)[1]) - rest)
-            yield _DriftFit(self, memory, step, Fit(beta, covariance), log_likelihood)
-
-    def excess(self, best: _DriftFit, common: Floats | None) -> list[float]:
+    def excess(self, beta: Floats, drift: _Drift) -> list[float]:
         """Return by rival the squared distance of its levels from a fit, in units of their errors."""
-        beta, (_, inner) = best.fit.values, self.drift(best.memory, best.step, common)
+        inner = np.linalg.inv(drift.precision + self.total)
         left = [
             v - x @ b - inner @ (self.y_side - self.x_side @ beta)
             for v, x, b in zip(self.y, self.designs, np.split(beta, len(self.y)), strict=True)
         ]
         return [float(v @ s @ v) for v, s in zip(left, self.precisions, strict=True)]
+
+
+class _Drift(NamedTuple):
+    """A drift that all rivals share: what it keeps from one day to the next, its steps, and its precision (D, D)."""
+
+    memory: float
+    step: float
+    precision: Floats
+    log_size: float  # of its covariance
+
+    @classmethod
+    def of(cls, days: int, memory: float, step: float, common: Floats | None) -> _Drift:
+        """Return a drift; `common` (D, D) is the covariance of other errors that the levels of all rivals share."""
+        gap = np.abs(np.arange(days)[:, None] - np.arange(days))
+        covariance = step**2 / (1.0 - memory**2) * memory**gap + (0.0 if common is None else common)
+        return cls(memory, step, np.linalg.inv(covariance), float(np.linalg.slogdet(covariance)[1]))
 
 
 class _DriftFit(NamedTuple):
