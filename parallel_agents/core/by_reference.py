@@ -62,6 +62,9 @@ class _ByReference:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._fields, name)
 
+    def __reduce__(self) -> Any:
+        raise ContractError("a tuple by reference has one address and cannot be copied: make another of copied fields")
+
 
 def _words(own: Any) -> Iterator[int]:
     """Yield the words of a field in the order of numba's own arrays: owner, parent, size, data, shape and strides."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any, NamedTuple
 
 import numba
@@ -55,6 +56,11 @@ def test_tuples_of_other_classes_or_arrays_are_other_types() -> None:
     ]
     assert kinds[0] == kinds[1]
     assert len(set(kinds)) == 3
+
+
+def test_copies_are_refused() -> None:
+    with pytest.raises(ContractError, match="has one address and cannot be copied"):
+        copy.deepcopy(by_reference(Inner(1, np.zeros(2))))
 
 
 def test_other_fields_are_refused() -> None:
