@@ -183,7 +183,7 @@ def test_the_bar_is_not_redrawn_at_every_epoch_and_fits_80_columns(
     text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", stream.getvalue()[start:])
     assert " 101/1000 ep_rew_mean 3  fps 57,714  updates/s 3,463  lag 1 " in text
     assert max(map(len, text.strip().splitlines())) <= 80
-    assert "a ▁▂▂▃▄▄▅▅▆▇▇█  b ▁▂▂▃▄▄▅▅▆▇▇█  c ▁▂▂▃▄▄▅▅▆▇▇█" in text, "12 means of 8 epochs"
+    assert "a ▁▂▂▃▃▄▅▅▆▆▇██  b ▁▂▂▃▃▄▅▅▆▆▇██  c ▁▂▂▃▃▄▅▅▆▆▇██" in text, "12 means of 8 epochs, and one of the last 5"
     progress.on_end({})
 
 
