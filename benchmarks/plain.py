@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from parallel_agents.algorithms.gae import advantages
+from parallel_agents.algorithms.learner import advantages
 from parallel_agents.core.types import Array
 
 Batch = Mapping[str, Tensor]

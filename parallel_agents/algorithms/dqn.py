@@ -26,6 +26,7 @@ from parallel_agents.algorithms.learner import (
     LearnerState,
     LearningRates,
     RoundResult,
+    RowLearner,
     Snapshot,
     accumulator_state,
     learn_in_blocks,
@@ -372,7 +373,7 @@ NOT_LEARNED_FROM = ("ready", "places", "rare")
 
 
 @dataclass(frozen=True)
-class DQNLearner:
+class DQNLearner(RowLearner):
     """Train agents from samples of their replay buffers; implements `Learner`.
 
     The state of an agent: `online` and `target` weights, Adam's `first` and `second` moments and `steps`, the count of
@@ -387,25 +388,12 @@ class DQNLearner:
     device: str = "cpu"
     kernels: Kernels = "auto"
 
-    @property
-    def native(self) -> bool:
-        """True where compiled kernels compute the rounds, not torch."""
-        return self.kernels == "auto" and self.device == "cpu" and self.network.native
-
     def init(self, identity: Identity, hyper: Sequence[Mapping[str, Any]]) -> LearnerState:
         """Return fresh learners, one mapping of hyper-parameters per agent."""
         rows = self.network.init(identity)
         accumulation = accumulator_state([own["batch_growth"] for own in hyper])
         tensors = {**optimizer_state(rows, hyper, kernel.HYPER), **accumulation, "target": rows.clone()}
         return LearnerState(tensors).to(self.device)
-
-    def policy(self, state: LearnerState) -> Tensor:
-        """Return the (N, P) rows that acting needs."""
-        return state["online"]
-
-    def acting_as(self, state: LearnerState, rows: Tensor) -> LearnerState:
-        """Return the same learners, acting with these rows."""
-        return LearnerState({**state.tensors, "online": rows})
 
     def learn(self, state: LearnerState, snapshot: Snapshot, identity: Identity) -> tuple[LearnerState, RoundResult]:
         """Return the state after one round of every agent, and the round's result."""

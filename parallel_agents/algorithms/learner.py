@@ -1,4 +1,4 @@
-"""What every learner shares: its state, what a round reads and gives, schedules, gradient accumulation, cache blocks.
+"""What learners share: state, what a round reads and gives, schedules, gradient accumulation, cache blocks, advantages.
 
 A learner maps a `LearnerState` and a `Snapshot` to a new state and a `RoundResult` and has no other effect, so a round
 can be computed anywhere and repeated after a failure. The first axis of every array is the agent.
@@ -10,13 +10,14 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from parallel_agents.core.compiled import njit
 from parallel_agents.core.errors import CorruptCheckpoint
 from parallel_agents.core.seeding import Identity
 from parallel_agents.core.types import Array
@@ -185,6 +186,27 @@ class Learner(Protocol):
 
     def learn(self, state: LearnerState, snapshot: Snapshot, identity: Identity) -> tuple[LearnerState, RoundResult]:
         """Return the state after one round of every agent, and the round's result."""
+
+
+class RowLearner:
+    """A learner that acts with its rows `online`, and that compiled kernels or torch compute."""
+
+    network: Any
+    device: str
+    kernels: str
+
+    @property
+    def native(self) -> bool:
+        """True where compiled kernels compute the rounds, not torch."""
+        return self.kernels == "auto" and self.device == "cpu" and bool(self.network.native)
+
+    def policy(self, state: LearnerState) -> Tensor:
+        """Return the (N, P) rows that acting needs."""
+        return state["online"]
+
+    def acting_as(self, state: LearnerState, rows: Tensor) -> LearnerState:
+        """Return the same learners, acting with these rows."""
+        return LearnerState({**state.tensors, "online": rows})
 
 
 def is_native(learner: Learner) -> bool:
@@ -380,3 +402,50 @@ def sampling_metrics(snapshot: Snapshot) -> dict[str, Array]:
         "importance_weights_std": weights.std(1),
         "effective_sample_share": weights.mean(1) ** 2 / (weights**2).mean(1),
     }
+
+
+# -- advantages ------------------------------------------------------------------------------------------------------
+
+
+class _Steps(NamedTuple):
+    """Columns (N, T, W) of ordered trajectories."""
+
+    rewards: Array
+    value: Array
+    terminated: Array
+    truncated: Array
+    valid: Array
+    follow: Array
+    """How many rows further the next observation stands; its value is in that row, also where an episode was truncated
+    or the trajectory stops."""
+
+
+def advantages(
+    columns: Mapping[str, Array], gammas: NDArray[np.float64], lambdas: NDArray[np.float64]
+) -> NDArray[np.float32]:
+    """Return generalised advantages (N, T, W) from the columns of `_Steps`; 0 in rows that are not valid.
+
+    After a termination the value is 0. Nothing is carried across an episode's end. gammas, lambdas: (N,). Schulman et
+    al. 2016.
+    """
+    out = np.zeros(columns["rewards"].shape, np.float32)
+    _backward(_Steps._make(columns[name] for name in _Steps._fields), gammas, lambdas, out)
+    return out
+
+
+@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+def _backward(steps: _Steps, gammas: Array, lambdas: Array, out: Array) -> None:
+    agents, rows, worlds = steps.rewards.shape
+    for n in range(agents):
+        for w in range(worlds):
+            for t in range(rows - 1, -1, -1):
+                if not steps.valid[n, t, w]:
+                    continue
+                after = t + steps.follow[n, t, w]
+                delta = steps.rewards[n, t, w] - steps.value[n, t, w]
+                carried = 0.0
+                if not steps.terminated[n, t, w]:
+                    delta += gammas[n] * steps.value[n, after, w]
+                    if not steps.truncated[n, t, w] and after > t and steps.valid[n, after, w]:
+                        carried = gammas[n] * lambdas[n] * out[n, after, w]
+                out[n, t, w] = delta + carried

@@ -16,8 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from parallel_agents.algorithms.gae import advantages
-from parallel_agents.algorithms.learner import LearnerState, RoundResult, Snapshot
+from parallel_agents.algorithms.learner import LearnerState, RoundResult, Snapshot, advantages
 from parallel_agents.core.compiled import njit
 from parallel_agents.core.seeding import Identity
 from parallel_agents.core.types import Array
@@ -50,12 +49,8 @@ class NormalizedNetwork:
     network: Network
     inputs: int
 
-    def join(self, rows: Tensor, centre: Tensor, scale: Tensor) -> Tensor:
-        """Return (N, P + 2·D) from parameters (N, P), centre (N, D) and scale (N, D)."""
-        return torch.cat([rows, centre, scale], 1)
-
     def split(self, rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return parameters, centre and scale from rows that `join` made."""
+        """Return parameters (N, P), centre (N, D) and scale (N, D) from rows (N, P + 2·D)."""
         end = rows.shape[1] - 2 * self.inputs
         return rows[:, :end], rows[:, end : end + self.inputs], rows[:, end + self.inputs :]
 
@@ -108,7 +103,7 @@ class NormalizingLearner:
 
     def policy(self, state: LearnerState) -> Tensor:
         """Return the (N, P + 2·D) rows that acting needs."""
-        return self.network.join(self.learner.policy(state), state["norm.centre"], state["norm.scale"])
+        return torch.cat([self.learner.policy(state), state["norm.centre"], state["norm.scale"]], 1)
 
     def acting_as(self, state: LearnerState, rows: Tensor) -> LearnerState:
         """Return the same learners, acting with these rows."""

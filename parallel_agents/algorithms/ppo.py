@@ -21,12 +21,13 @@ from parallel_agents.algorithms.acting import Choice
 from parallel_agents.algorithms.acting_kernels import Rule
 from parallel_agents.algorithms.base import DIRECT, Model
 from parallel_agents.algorithms.external_update import train_on, trajectory_snapshot
-from parallel_agents.algorithms.gae import advantages
 from parallel_agents.algorithms.learner import (
     LearnerState,
     LearningRates,
     RoundResult,
+    RowLearner,
     Snapshot,
+    advantages,
     learn_in_blocks,
     numbers_per_update,
     optimizer_state,
@@ -321,7 +322,7 @@ WEIGHT_COPIES = 4
 
 
 @dataclass(frozen=True)
-class PPOLearner:
+class PPOLearner(RowLearner):
     """Train agents from their trajectories since the last round; implements `Learner`.
 
     A snapshot holds whole trajectories in order, (N, T, W) columns, with log-probability and value of the acting
@@ -350,25 +351,12 @@ class PPOLearner:
     kernels: Kernels = "auto"
 
     @property
-    def native(self) -> bool:
-        """True where compiled kernels compute the rounds, not torch."""
-        return self.kernels == "auto" and self.device == "cpu" and bool(self.network.native)
-
-    @property
     def updates(self) -> int:
         return self.n_epochs * self.n_minibatches
 
     def init(self, identity: Identity, hyper: Sequence[Mapping[str, Any]]) -> LearnerState:
         """Return fresh learners, one mapping of hyper-parameters per agent."""
         return LearnerState(optimizer_state(self.network.init(identity), hyper, kernel.HYPER)).to(self.device)
-
-    def policy(self, state: LearnerState) -> Tensor:
-        """Return the (N, P) rows that acting needs."""
-        return state["online"]
-
-    def acting_as(self, state: LearnerState, rows: Tensor) -> LearnerState:
-        """Return the same learners, acting with these rows."""
-        return LearnerState({**state.tensors, "online": rows})
 
     def learn(self, state: LearnerState, snapshot: Snapshot, identity: Identity) -> tuple[LearnerState, RoundResult]:
         """Return the state after one round of every agent, and the round's result."""

@@ -82,18 +82,9 @@ class Buffer(Lockable):
     @classmethod
     def of(cls, shape: RingShape, *, seed: int, agent: int) -> Self:
         """Return an empty buffer of a given shape."""
-        return cls(
-            shape.capacity,
-            shape.observation,
-            shape.frames,
-            worlds=shape.worlds,
-            action_shape=shape.action,
-            action_dtype=shape.action_dtype,
-            choices=shape.choices,
-            seed=seed,
-            agent=agent,
-            **shape.extras,
-        )
+        buffer = cls(1, 1, seed=seed, agent=agent)
+        buffer.shape, buffer.ring = shape, Ring(shape, agents=1)
+        return buffer
 
     def move_to(self, block: Ring, index: int) -> None:
         """Move the rows into part `index` of a ring that the agents of a stack share, and use that from now on."""
