@@ -5,7 +5,7 @@ reason in the row.
 
     python -m benchmarks.peers sorrel         install sorrel beside this package on Python 3.12, whatever the size
     python -m benchmarks.peers sorrel 3.13    the same on Python 3.13
-    python -m benchmarks.peers jax            install JAX now; likewise sb3, torchrl and tianshou
+    python -m benchmarks.peers jax            install JAX now; likewise rllib, sb3, sbx, torchrl and tianshou
 """
 
 from __future__ import annotations
@@ -26,7 +26,9 @@ VENVS = ROOT / "benchmarks" / ".venvs"
 CPPRB = "cpprb==11.0.0"
 PACKAGES = {
     "jax": ("jax==0.10.2",),
+    "rllib": ("ray[rllib]==2.60.0", "torch==2.13.0"),
     "sb3": ("stable-baselines3==2.9.2", "torch==2.13.0"),
+    "sbx": ("sbx-rl==0.28.0", "jax==0.10.2", "torch==2.13.0"),
     "tianshou": ("tianshou==2.0.1", "torch==2.13.0"),
     "torchrl": ("torchrl==0.14.1", "torch==2.13.0"),
 }
@@ -91,7 +93,7 @@ def peer_python(name: str) -> Path:
     if not (folder / _READY).exists():
         shutil.rmtree(folder, ignore_errors=True)
         _run([sys.executable, "-m", "venv", str(folder)])
-        _pip(str(python), "install", *PACKAGES[name])
+        _pip(str(python), "install", "--no-compile", *PACKAGES[name])  # of torch and Ray little is imported
         (folder / _READY).touch()
     return python
 

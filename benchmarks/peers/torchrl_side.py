@@ -5,9 +5,7 @@ The strongest form that TorchRL offers: `MultiAgentMLP` with parameters of their
 one fused Adam over all parameters, no clipping. Ours does more: own rows, own clipping, own Adam for each agent.
 """
 
-import json
 import os
-import sys
 import time
 from functools import cache
 from typing import Any
@@ -17,6 +15,7 @@ os.environ["RL_LOGGING_LEVEL"] = "ERROR"  # it would write between the answers
 import numpy as np
 import torch
 import torchrl
+from answering import serve
 from tensordict import TensorDict
 from tensordict.nn import TensorDictModule, TensorDictSequential
 from torchrl.data import LazyTensorStorage, RandomSampler, TensorDictReplayBuffer
@@ -116,10 +115,8 @@ def answer(agents: int, sizes: list[int], batch: int, turns: int, interval: int,
     return {
         "counts": {"agent turns": agents * turns, "updates": updates, "samples": agents * sampled},
         "seconds": seconds,
-        "version": f"torchrl {torchrl.__version__}, torch {torch.__version__}",
     }
 
 
 if __name__ == "__main__":
-    for line in sys.stdin:
-        print(json.dumps(answer(**json.loads(line))), flush=True)
+    serve({"dqn": answer}, f"torchrl {torchrl.__version__}, torch {torch.__version__}")
