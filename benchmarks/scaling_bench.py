@@ -132,7 +132,7 @@ def _buffer(effort: Effort, rows: int) -> Iterator[Row]:
     run = environment.prepare()
     (stack,) = run.group.stacks
     for own in stack.models:
-        assert len(own.memory) == rows, f"{len(own.memory)} of {rows} rows are filled"
+        assert len(own.memory) == rows - worlds, "every epoch leaves a row of each world that is no sample"
     state = [run.rounds.newest[0]]
 
     def learn() -> Done:
