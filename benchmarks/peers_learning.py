@@ -7,9 +7,10 @@ python -m benchmarks.peers_learning CartPole-v1 --steps 20000 --dry shows that i
 
 Sides: ours (PPO), Stable-Baselines3 (PPO), IPPO in JAX as JaxMARL writes it (a network for each agent, jitted rollout
 steps and updates), and random play. All have the settings, networks and worlds of `benchmarks/learning_tasks.py`. After
-every twentieth of the steps the most likely actions are evaluated in 20 new episodes, which take no part in the
-seconds. With several agents a return is the mean over them. Results of a task replace those of the last run of it in
-`results/peers_learning.json`; `python -m benchmarks.tables` writes them into docs/benchmarks.md.
+every twentieth of the steps the most likely actions are evaluated in 20 new episodes. Seconds are those of playing and
+learning, without evaluating and without compiling. With several agents a return is the mean over them. Results of a
+task replace those of the last run of it in `results/peers_learning.json`; `python -m benchmarks.tables` writes them into
+docs/benchmarks.md.
 """
 
 from __future__ import annotations
@@ -43,6 +44,7 @@ Learn = Callable[[Task, int], Curve]
 
 def ours(task: Task, seed: int) -> Curve:
     """Train PPO in this process, with the default backend."""
+    _ours(task, seed).run_experiment(1)  # compiles what is not in the cache yet
     environment = _ours(task, seed)
     epochs = max(EVALUATIONS, task.steps // (task.worlds * task.turns))
     curve, seconds = [], 0.0
@@ -174,6 +176,8 @@ def main(arguments: Sequence[str] | None = None, *, target: Path = RESULTS / "pe
     options = parser.parse_args(arguments)
     if unknown := set(options.tasks) - set(TASKS):
         parser.error(f"no task is called {', '.join(sorted(unknown))}: choose from {', '.join(TASKS)}")
+    if options.seeds < 2 and not options.dry:
+        parser.error("one seed has no interval: give --seeds 2 or more, or --dry")
     torch.set_num_threads(1)
     try:
         for name in options.tasks or TASKS:

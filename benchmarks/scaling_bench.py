@@ -144,7 +144,7 @@ def _buffer(effort: Effort, rows: int) -> Iterator[Row]:
 
     words = f"{UPDATES} updates of {BATCH} samples for each of 2 agents, drawn from {rows} rows of 8 numbers each"
     row = _cost(effort, f"buffer: {rows} rows", Side("ours", words, learn), "updates")
-    yield replace(row, detail={"rows": rows, "bytes_per_row": stack.ring.nbytes / (2 * rows)})
+    yield replace(row, detail={"rows": rows, "bytes_per_row": stack.ring.lasting_bytes / (2 * rows)})
 
 
 def _backend(effort: Effort, model: str, agents: int) -> Iterator[Row]:

@@ -78,6 +78,13 @@ class Learner:
         self.moments = (zeros, zeros, jnp.zeros(()))
         self._act, self._round = jax.jit(self._drawn), jax.jit(self._learned)
 
+    def compile(self, seen: Any) -> None:
+        """Compile what acting and a round need, and change nothing."""
+        actions, logs, values = self._act(self.weights, seen, self.key)
+        own = (seen, actions, logs, values, np.zeros(len(seen), np.float32), np.zeros(len(seen), np.float32))
+        rollout = tuple(np.stack([np.asarray(column)] * self.task.turns) for column in own)
+        jax.block_until_ready(self._round(self.weights, self.moments, rollout, seen, self.key))
+
     def act(self, seen: Any) -> tuple[Any, Any, Any]:
         """Return drawn actions, their log-probabilities, and values."""
         self.key, own = jax.random.split(self.key)
@@ -170,6 +177,8 @@ def learn(task: dict[str, Any], seed: int) -> dict[str, Any]:
         name: Learner(own, *spaces, key) for (name, spaces), key in zip(judge.spaces.items(), keys, strict=True)
     }
     seen = stacked([world.reset(seed=1000 * seed + k) for k, world in enumerate(worlds)])
+    for name, learner in learners.items():
+        learner.compile(seen[name])
     rounds = max(EVALUATIONS, own.steps // (own.worlds * own.turns))
     curve: list[tuple[int, float, float]] = []
     seconds = 0.0
