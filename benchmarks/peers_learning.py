@@ -9,8 +9,8 @@ Sides: ours (PPO), Stable-Baselines3 (PPO), IPPO in JAX as JaxMARL writes it (a 
 steps and updates), and random play. All have the settings, networks and worlds of `benchmarks/learning_tasks.py`. After
 every twentieth of the steps the most likely actions are evaluated in 20 new episodes. Seconds are those of playing and
 learning, without evaluating and without compiling. With several agents a return is the mean over them. Results of a
-task replace those of the last run of it in `results/peers_learning.json`; `python -m benchmarks.tables` writes them into
-docs/benchmarks.md.
+task replace those of the last run of it in `results/peers_learning.json`; `python -m benchmarks.tables` writes them
+into docs/benchmarks.md.
 """
 
 from __future__ import annotations

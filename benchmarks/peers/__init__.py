@@ -109,6 +109,14 @@ def peer_python(name: str) -> Path:
     return python
 
 
+def require_import(python: Path, module: str) -> None:
+    """Raise Unavailable if an environment cannot import a module, as a compiled one that another version was built for."""
+    try:
+        _run([str(python), "-c", f"import {module}"])
+    except Unavailable as error:
+        raise Unavailable(f"{module} was installed and cannot be imported with the other packages here") from error
+
+
 def ask(
     peer: subprocess.Popen[str], question: dict[str, Any], answer: dict[str, Any], patience: float = ANSWER_PATIENCE
 ) -> Done:

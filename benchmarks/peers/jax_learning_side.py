@@ -83,7 +83,8 @@ class Learner:
         actions, logs, values = self._act(self.weights, seen, self.key)
         own = (seen, actions, logs, values, np.zeros(len(seen), np.float32), np.zeros(len(seen), np.float32))
         rollout = tuple(np.stack([np.asarray(column)] * self.task.turns) for column in own)
-        jax.block_until_ready(self._round(self.weights, self.moments, rollout, seen, self.key))
+        learned = self._round(self.weights, self.moments, rollout, seen, self.key)
+        jax.block_until_ready(self._round(*learned, rollout, seen, self.key))  # types that differ compile once more
 
     def act(self, seen: Any) -> tuple[Any, Any, Any]:
         """Return drawn actions, their log-probabilities, and values."""
