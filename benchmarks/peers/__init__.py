@@ -110,7 +110,7 @@ def peer_python(name: str) -> Path:
 
 
 def require_import(python: Path, module: str) -> None:
-    """Raise Unavailable if an environment cannot import a module, as a compiled one that another version was built for."""
+    """Raise Unavailable if an environment cannot import a module, for example one compiled for another version."""
     try:
         _run([str(python), "-c", f"import {module}"])
     except Unavailable as error:
