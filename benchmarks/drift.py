@@ -1,4 +1,4 @@
-"""A world that costs almost nothing, for whole loops beside JAX: each agent pushes a point of its own about.
+"""A world that costs almost nothing, for whole loops beside peers: each agent pushes a point of its own about.
 
 x becomes 0.9·x + push of the action, the reward is -|x₀|, and no episode ends. `peers/jax_side.py` has the same world.
 """
@@ -20,7 +20,7 @@ class Points(NamedTuple):
     """Where the agents' points are."""
 
     x: Any
-    """(N, 1, INPUTS) float32"""
+    """(N, W, INPUTS) float32"""
     pushes: Any
     """(ACTIONS, INPUTS) float32"""
 
@@ -40,16 +40,18 @@ def apply(
     points: Any, actions: Any, acting: Any, active: Any, rewards: Any, terminated: Any, truncated: Any, epoch: int,
     turn: int,
 ) -> int:  # fmt: skip
-    for n in range(len(points.x)):
-        own, push = points.x[n, 0], points.pushes[int(actions[n, 0, 0])]
-        for d in range(len(own)):
-            own[d] = np.float32(0.9) * own[d] + push[d]
-        rewards[n, 0] = -abs(own[0])
+    agents, worlds, inputs = points.x.shape
+    for n in range(agents):
+        for w in range(worlds):
+            own, push = points.x[n, w], points.pushes[int(actions[n, w, 0])]
+            for d in range(inputs):
+                own[d] = np.float32(0.9) * own[d] + push[d]
+            rewards[n, w] = -abs(own[0])
     return -1
 
 
 class Drift(ParallelEnvironment):
-    """N agents, each with a point of its own."""
+    """N agents, each with a point of its own in every world."""
 
     default_config = {"experiment": {"autoreset": True}, "world": {"agents": 8}, "model": {}, "parallel": {}}
 
@@ -57,7 +59,7 @@ class Drift(ParallelEnvironment):
         count = self.config.world["agents"]
         self.agents = [Agent(model=self.make_model((INPUTS,), n_actions=ACTIONS)) for _ in range(count)]
         pushes = np.sin(np.arange(ACTIONS * INPUTS)).reshape(ACTIONS, INPUTS).astype(np.float32)
-        self.points = Points(np.zeros((count, 1, INPUTS), np.float32), pushes)
+        self.points = Points(np.zeros((count, self.n_worlds, INPUTS), np.float32), pushes)
 
     def compiled_world(self) -> CompiledWorld | str:
         return CompiledWorld(self.points, reset, nothing_moves, observe, apply)
@@ -69,6 +71,6 @@ class Drift(ParallelEnvironment):
         return self.points.x
 
     def apply_actions(self, actions: Any) -> Any:
-        rewards = np.zeros((len(self.agents), 1), np.float32)
+        rewards = np.zeros((len(self.agents), self.n_worlds), np.float32)
         apply(self.points, actions[..., None], None, None, rewards, None, None, self.epoch, self.turn)
         return rewards

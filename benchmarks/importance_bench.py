@@ -1,4 +1,5 @@
-"""A buffer of a million rows with event types: batches of 256, gathered, compared with cpprb's prioritised buffer.
+"""A buffer of a million rows with event types: batches of 256, gathered, compared with the prioritised
+buffers of cpprb and, in a process of its own, of TorchRL.
 
 Both sides of a row do the same: they draw, correct and gather a batch; or they do so and then give every row of the
 batch a new priority. Seconds are processor time, which depends least on the load of the machine.
@@ -6,15 +7,17 @@ batch a new priority. Seconds are processor time, which depends least on the loa
 
 from __future__ import annotations
 
+import subprocess
 import time
 from collections.abc import Callable, Iterator
 from functools import cache, partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from benchmarks.measure import Done, Effort, Measured, Row, Side, compare
-from benchmarks.peers import CPPRB, Unavailable, cpprb
+from benchmarks.peers import CPPRB, Unavailable, ask, cpprb, peer_python, require_import
 from benchmarks.run import Bench
 from parallel_agents.core import seeding
 from parallel_agents.replay import ImportanceSampler, ImportanceSamplingReplayBuffer
@@ -33,6 +36,8 @@ def benches(effort: Effort) -> Iterator[tuple[str, Bench]]:
         ("importance: class and priority draws with gather and priority update, beside cpprb's", 1.5, True),
     ):
         yield name, partial(_beside, name, goal, update, rows, effort)
+    name = "importance: class and priority draws with gather and priority update, beside TorchRL's"
+    yield name, partial(_beside_torchrl, name, rows, effort)
 
 
 def _memory() -> Iterator[Row]:
@@ -73,6 +78,43 @@ def _beside(name: str, goal: float, update: bool, rows: int, effort: Effort) -> 
         rows=rows,
         cpprb=CPPRB,
     )
+
+
+def _beside_torchrl(name: str, rows: int, effort: Effort) -> Iterator[Row]:
+    """Compare our buffer with TorchRL's, with an update of priorities."""
+    unit, draws = "times TorchRL's speed", effort.of(300, 20)
+    try:
+        python = peer_python("torchrl")
+        require_import(python, "torchrl._torchrl")  # holds the sums of priorities
+    except Unavailable as reason:
+        yield Row(name=name, ratio=None, goal=None, unit=unit, repeats=0, skipped=str(reason))
+        return
+    draw = our_draw(rows, update=True)
+
+    def ours() -> Done:
+        start = time.process_time()
+        done = [draw().counts for _ in range(draws)]
+        seconds = time.process_time() - start
+        return Done({what: sum(counts[what] for counts in done) for what in done[0]}, seconds=seconds)
+
+    asked = {"what": "importance", "rows": rows, "features": FEATURES, "batch": BATCH, "draws": draws}
+    words = f"{draws} times {BATCH} rows drawn by priority, with corrections, gathered; then a new priority for each"
+    command = [python, Path(__file__).parent / "peers" / "torchrl_side.py"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        answer: dict[str, Any] = {}
+        try:
+            yield compare(
+                name,
+                Side("TorchRL", words, partial(ask, process, asked, answer)),
+                Side("ours", words, ours),
+                goal=None,
+                unit=unit,
+                repeats=effort.repeats(7),
+                rows=rows,
+                peer=answer,
+            )
+        finally:
+            process.kill()
 
 
 def our_draw(rows: int, *, update: bool) -> Draw:

@@ -96,9 +96,9 @@ def _loop(effort: Effort, agents: int, cores: int, goal: float) -> tuple[str, Be
     return name, partial(_beside_jax, effort, name, words, asked, ours, cores, goal)
 
 
-def drift(agents: int, parallel: dict[str, Any]) -> Drift:
-    """Return the environment of whole loops, with an epoch as large as those of the peers."""
-    model = {
+def drift(agents: int, parallel: dict[str, Any], **model: Any) -> Drift:
+    """Return the environment of whole loops, with an epoch as large as those of the peers; model: other options."""
+    options = {
         "algorithm": "dqn",
         "hidden": [64, 64],
         "batch_size": BATCH,
@@ -107,37 +107,60 @@ def drift(agents: int, parallel: dict[str, Any]) -> Drift:
         "learning_starts": 1,
         "epsilon": 0.05,
         "epsilon_final": 0.05,
+        **model,
     }
     experiment = {"max_turns": TURNS, "record_period": 0}
-    return Drift(config={"world": {"agents": agents}, "experiment": experiment, "model": model, "parallel": parallel})
+    return Drift(config={"world": {"agents": agents}, "experiment": experiment, "model": options, "parallel": parallel})
 
 
 def _ppo(effort: Effort, cores: int) -> tuple[str, Bench]:
     name = f"PPO on CartPole, 8 agents, 8 worlds each, {cores} cores: JAX / ours"
-    epochs, passes, minibatches = effort.of(20, 2), 4, 4
-    words = f"{epochs} epochs of {TURNS} turns in 64 worlds; after each {passes} passes of {minibatches} minibatches"
-    asked = {
-        "what": "ppo", "agents": 8, "hidden": [64, 64], "worlds": 8, "turns": TURNS, "epochs": epochs,
-        "passes": passes, "minibatches": minibatches,
-    }  # fmt: skip
-    config = {
-        "experiment": {"max_turns": TURNS, "worlds": 8, "seeds": 8, "record_period": 0},
-        "model": {"algorithm": "ppo", "hidden": [64, 64], "n_epochs": passes, "n_minibatches": minibatches},
-        "parallel": _where(cores),
-    }
+    asked, words = ppo_question(effort.of(20, 2))
 
     def ours(_: ThreadPoolExecutor) -> Callable[[], Done]:
-        environment = gymnasium_environment("CartPole-v1")(config=config)
-        run = Run(environment, epochs, {"transitions": "env steps", "updates": "updates"})
-
-        def do() -> Done:
-            done = run()
-            counts = {**done.counts, "samples": done.counts["updates"] * TURNS * 8 // minibatches}
-            return Done(counts, done.backend, done.seconds)
-
-        return do
+        return ppo_run(asked, _where(cores))
 
     return name, partial(_beside_jax, effort, name, words, asked, ours, cores, 1.0)
+
+
+def ppo_question(epochs: int) -> tuple[dict[str, Any], str]:
+    """Return what a peer is asked for about PPO on CartPole, and the same in words."""
+    asked = {
+        "what": "ppo", "agents": 8, "hidden": [64, 64], "worlds": 8, "turns": TURNS, "epochs": epochs, "passes": 4,
+        "minibatches": 4,
+    }  # fmt: skip
+    return asked, f"{epochs} epochs of {TURNS} turns in 64 worlds; after each 4 passes of 4 minibatches"
+
+
+def ppo_run(asked: dict[str, Any], parallel: dict[str, Any]) -> Callable[[], Done]:
+    """Return our side of PPO on CartPole.
+
+    Every turn of every world is counted. In the turn after an episode's end ours starts the next episode, and stores
+    nothing: about one turn in an episode's length.
+    """
+    passes, minibatches, worlds = asked["passes"], asked["minibatches"], asked["worlds"]
+    config = {
+        "experiment": {"max_turns": TURNS, "worlds": worlds, "seeds": asked["agents"], "record_period": 0},
+        "model": {
+            "algorithm": "ppo", "hidden": asked["hidden"], "n_epochs": passes, "n_minibatches": minibatches,
+            "gamma": 0.99, "gae_lambda": 0.95, "lr": 3e-4, "lr_final": None, "lr_updates": 0,
+        },
+        "parallel": parallel,
+    }  # fmt: skip
+    environment = gymnasium_environment("CartPole-v1")(config=config)
+    run = Run(environment, asked["epochs"], {"turns": "turns", "updates": "updates"})
+
+    def do() -> Done:
+        done = run()
+        turns, updates = done.counts["turns"], done.counts["updates"]
+        counts = {
+            "world turns": asked["agents"] * worlds * turns,
+            "updates": updates,
+            "samples": updates * TURNS * worlds // minibatches,
+        }
+        return Done(counts, done.backend, done.seconds)
+
+    return do
 
 
 def _where(cores: int) -> dict[str, Any]:
@@ -234,10 +257,9 @@ class Rounds:
 def _peak(effort: Effort) -> Iterator[Row]:
     """Compare the multiplications of a second's updates with those of the best product: 384 × 64 × 256 in cache."""
     calls, repeats = 40, effort.repeats(300)
-    seconds = min(_seconds_of_product(calls) for _ in range(max(2, repeats)))
+    seconds = min(seconds_of_products(calls) for _ in range(max(2, repeats)))
     peak = 2 * 384 * 64 * 256 * calls / seconds
-    pairs = [a * b for a, b in pairwise(SMALL)]
-    of_update = 2 * 64 * (3 * sum(pairs) + sum(pairs) + sum(pairs[1:]))  # three forward passes, weights, inputs
+    of_update = flops_of_update(SMALL, 64)
     words = "4 updates of 64 samples for each of 8 agents: short calls, of which the best was not interrupted"
     with ThreadPoolExecutor(1) as pool:
         side = Side("ours", words, Rounds(SMALL, 64, 8, 4, 1, pool))
@@ -272,11 +294,11 @@ def _python_turn(effort: Effort) -> Iterator[Row]:
 
     words = f"{epochs * TURNS} turns"
     sides = [
-        Side("run", f"{words}: observing, acting, the world, storing", Run(environment, epochs, {"turns": "turns"})),
         Side("world", f"{words} of the world alone", world),
+        Side("run", f"{words}: observing, acting, the world, storing", Run(environment, epochs, {"turns": "turns"})),
     ]
     measured = measure(sides, repeats=repeats)
-    seconds = measured[0].seconds - measured[1].seconds
+    seconds = measured[1].seconds - measured[0].seconds
     yield Row(
         name=PYTHON_TURN,
         ratio=seconds / (epochs * TURNS) * 1e6,
@@ -288,7 +310,14 @@ def _python_turn(effort: Effort) -> Iterator[Row]:
     )
 
 
-def _seconds_of_product(calls: int) -> float:
+def flops_of_update(sizes: tuple[int, ...], batch: int) -> int:
+    """Return the multiplications and additions of an update: three forward passes, gradients of weights and inputs."""
+    pairs = [a * b for a, b in pairwise(sizes)]
+    return 2 * batch * (3 * sum(pairs) + sum(pairs) + sum(pairs[1:]))
+
+
+def seconds_of_products(calls: int) -> float:
+    """Return the seconds of some products 384 × 64 × 256, which fit the cache."""
     a, b, c = np.ones(384 * 256, np.float32), np.ones(256 * 64, np.float32), np.zeros(384 * 64, np.float32)
     start = time.perf_counter()
     _multiply(a, b, c, calls)

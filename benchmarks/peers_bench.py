@@ -1,64 +1,102 @@
-"""Whole loops of N independent DQN learners beside Stable-Baselines3, TorchRL and Tianshou, alternately.
+"""Whole loops of N independent learners beside Stable-Baselines3, SBX, TorchRL, Tianshou and RLlib, alternately.
 
-Each peer runs in an environment of its own (`benchmarks/peers`), as a process that waits while ours computes. Every
-agent has a network 8-64-64-4, a buffer and a world of its own (`benchmarks/drift.py`); an update of 64 samples follows
-every 4 turns. Ours is the whole framework with its default backend. JAX stands in `kernels_bench.py`.
+Each peer runs in an environment of its own (`benchmarks/peers`), as a process that waits while ours computes. Ours is
+the whole framework with its default backend. JAX stands in `kernels_bench.py`.
+
+- DQN: every agent has a network 8-64-64-4, a buffer and a world of its own (`benchmarks/drift.py`); an update of 64
+  samples follows every 4 turns;
+- PPO: every agent has a network and 8 CartPoles of its own.
+
+`python -m benchmarks.run peers` takes about 25 minutes on two quiet cores, after the installation of the peers.
 """
 
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from benchmarks.kernels_bench import BATCH, ROWS, SMALL, TURNS, UPDATES, Run, drift
+from benchmarks.kernels_bench import BATCH, ROWS, SMALL, TURNS, UPDATES, Run, drift, ppo_question, ppo_run
 from benchmarks.measure import Done, Effort, Row, Side, compare
 from benchmarks.peers import Unavailable, ask, peer_python
 from benchmarks.run import Bench
 
-PEERS = {
-    "torchrl": ("TorchRL", 15.0),
-    "sb3": ("Stable-Baselines3, one model per agent", 20.0),
-    "tianshou": ("Tianshou, one learner per agent", 50.0),
+DQN = {
+    "torchrl": ("TorchRL", 15.0, (2, 8, 32, 128)),
+    "sb3": ("Stable-Baselines3, one model per agent", 20.0, (2, 8, 32, 128)),
+    "sbx": ("SBX, one model per agent", 20.0, (2, 8)),
+    "tianshou": ("Tianshou, one learner per agent", 50.0, (2, 8, 32, 128)),
+    "rllib": ("RLlib, one module per agent", 100.0, (2, 8)),
 }
-"""Name and goal of each peer, with 8 agents; at other sizes the ratio is shown without a goal."""
+"""Name of each peer, its goal with 8 agents, and sizes. At other sizes the ratio is shown without a goal.
+
+SBX compiles every model by itself, and an update of RLlib takes a hundredth of a second: more agents take too long."""
+PPO = {"sb3": "Stable-Baselines3, one model per agent", "rllib": "RLlib, one module per agent"}
 
 
 def benches(effort: Effort) -> Iterator[tuple[str, Bench]]:
     for agents in (2, 8, 32, 128):
-        for peer, (title, goal) in PEERS.items():
-            name = f"whole loop, 8-64-64-4, batch 64, {agents} agents: {title} / ours"
-            yield name, partial(_beside, effort, name, peer, title, agents, goal if agents == 8 else None)
+        for peer, (title, goal, sizes) in DQN.items():
+            if agents in sizes:
+                name = f"whole loop, 8-64-64-4, batch 64, {agents} agents: {title} / ours"
+                yield name, partial(_dqn, effort, name, peer, title, agents, goal if agents == 8 else None)
+    for peer, title in PPO.items():
+        name = f"PPO on CartPole, 8 agents, 8 worlds each: {title} / ours"
+        yield name, partial(_ppo, effort, name, peer, title)
 
 
-def _beside(effort: Effort, name: str, peer: str, title: str, agents: int, goal: float | None) -> Iterator[Row]:
-    """Compare a peer and ours on the same work."""
+def _dqn(effort: Effort, name: str, peer: str, title: str, agents: int, goal: float | None) -> Iterator[Row]:
+    """Compare DQN of a peer and ours on the same work."""
     if effort.quick and agents > 8:
         reason = "left out of a quick run"
         yield Row(name=name, ratio=None, goal=goal, unit="times as fast", repeats=0, skipped=reason)
         return
-    try:
-        python = peer_python(peer)
-    except Unavailable as reason:
-        yield Row(name=name, ratio=None, goal=goal, unit="times as fast", repeats=0, skipped=str(reason))
-        return
-    epochs = effort.of(max(1, 64 // agents), 1)
+    epochs = effort.of(max(1, (8 if peer == "rllib" else 64) // agents), 1)
     turns, updates = epochs * TURNS, epochs * UPDATES
     words = f"{turns} turns of each of {agents} agents, and {updates} updates of {BATCH} samples of each"
     asked = {
-        "agents": agents, "sizes": SMALL, "batch": BATCH, "turns": turns, "interval": TURNS // UPDATES, "rows": ROWS,
+        "what": "dqn", "agents": agents, "sizes": SMALL, "batch": BATCH, "turns": turns,
+        "interval": TURNS // UPDATES, "rows": ROWS,
     }  # fmt: skip
-    ours = Run(drift(agents, {"train_interval": 1}), epochs, {"turns": "turns", "updates": "updates"})
+
+    def ours() -> Callable[[], Done]:
+        run = Run(drift(agents, {"train_interval": 1}), epochs, {"turns": "turns", "updates": "updates"})
+        return partial(_counted, run, agents)
+
+    yield _beside(effort, name, peer, title, words, asked, ours, goal)
+
+
+def _ppo(effort: Effort, name: str, peer: str, title: str) -> Iterator[Row]:
+    """Compare PPO of a peer and ours on the same work."""
+    asked, words = ppo_question(effort.of(4, 1))
+    yield _beside(effort, name, peer, title, words, asked, partial(ppo_run, asked, {"train_interval": 1}), None)
+
+
+def _beside(
+    effort: Effort,
+    name: str,
+    peer: str,
+    title: str,
+    words: str,
+    asked: dict[str, Any],
+    ours: Callable[[], Callable[[], Done]],
+    goal: float | None,
+) -> Row:
+    """Return the row of a peer and ours on the same work; `ours` makes our side."""
+    try:
+        python = peer_python(peer)
+    except Unavailable as reason:
+        return Row(name=name, ratio=None, goal=goal, unit="times as fast", repeats=0, skipped=str(reason))
     command = [python, Path(__file__).parent / "peers" / f"{peer}_side.py"]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         answer: dict[str, Any] = {}
         try:
-            yield compare(
+            return compare(
                 name,
                 Side(title, words, partial(ask, process, asked, answer)),
-                Side("ours", words, partial(_counted, ours, agents)),
+                Side("ours", words, ours()),
                 goal=goal,
                 repeats=effort.repeats(5),
                 peer=answer,

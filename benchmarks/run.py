@@ -1,9 +1,10 @@
-"""Run the benchmarks, print and store their rows, and exit with 1 if a row failed or missed its goal.
+"""Run the benchmarks, print and store their rows, and exit with 1 if a row failed, missed its goal or became slower.
 
 python -m benchmarks.run                all of them; also writes results/latest.json
 python -m benchmarks.run engine market  only those of engine_bench.py and market_bench.py
 python -m benchmarks.run kernels --rows "whole loop"   only the rows whose names contain these words
 python -m benchmarks.run --quick        no repeats and shorter runs: shows that every row works, and judges no goal
+python -m benchmarks.run engine --accept   these rows are what later runs are compared with (`benchmarks/guard.py`)
 
 A benchmark that was measured whole writes its rows to `results/rows/NAME.json` as soon as it has ended: the figures of
 the documentation come from there. `latest.json` is one run of all benchmarks on one commit. Quick runs and runs of some
@@ -29,6 +30,7 @@ from typing import Any
 
 import torch
 
+from benchmarks import guard
 from benchmarks.measure import Effort, Row
 from parallel_agents.execution.resources import cores
 
@@ -48,7 +50,10 @@ def main(arguments: Sequence[str] | None = None, *, results: Path = RESULTS) -> 
     parser.add_argument("benchmarks", nargs="*", metavar="NAME", help=f"some of: {', '.join(names)}; all by default")
     parser.add_argument("--quick", action="store_true", help="no repeats: shows that every row works")
     parser.add_argument("--rows", metavar="WORDS", default="", help="only the rows whose names contain these words")
+    parser.add_argument("--accept", action="store_true", help="make the speed of these rows the baseline")
     options = parser.parse_args(arguments)
+    if options.quick and options.accept:
+        parser.error("a quick run is no baseline: leave out --quick or --accept")
     if unknown := set(options.benchmarks) - set(names):
         parser.error(f"no benchmark is called {', '.join(sorted(unknown))}: choose from {', '.join(names)}")
     torch.set_num_threads(1)  # with more, small kernels of torch depend on the load of the machine
@@ -64,8 +69,19 @@ def main(arguments: Sequence[str] | None = None, *, results: Path = RESULTS) -> 
         store(records, results / ("partial.json" if partial else "latest.json"))
     bad = sum(not record["good"] for record in records)
     skipped = sum(record["skipped"] is not None for record in records)
-    sys.stdout.write(f"{len(records)} rows: {bad} not good, {skipped} skipped\n")
-    return 1 if bad or not records else 0
+    slower = 0 if options.quick else guarded(records, results / "baseline.json", accept=options.accept)
+    sys.stdout.write(f"{len(records)} rows: {bad} not good, {skipped} skipped, {slower} slower than the baseline\n")
+    return 1 if bad or slower or not records else 0
+
+
+def guarded(records: Sequence[Record], baseline: Path, *, accept: bool) -> int:
+    """Print and count the rows that became slower than the baseline, or make these rows the baseline."""
+    if accept:
+        guard.store(records, baseline)
+        return 0
+    slower = list(guard.slower(records, guard.load(baseline)))
+    sys.stdout.writelines(f"    SLOWER {sentence}\n" for sentence in slower)
+    return len(slower)
 
 
 def load(name: str, effort: Effort) -> Iterator[tuple[str, Bench]]:
@@ -77,9 +93,10 @@ def run(benches: Iterable[tuple[str, Bench]], where: Record) -> list[Record]:
     """Measure every bench, print its rows, and return them as they are stored."""
     records: list[Record] = []
     for name, bench in benches:
-        before = os.getloadavg()
+        before, reference = os.getloadavg(), guard.reference_seconds()
         rows = measured(name, bench)
-        load = {"load_start": round(before[0], 2), "load_end": round(os.getloadavg()[0], 2)}
+        load: Record = {"load_start": round(before[0], 2), "load_end": round(os.getloadavg()[0], 2)}
+        load["reference"] = [reference, guard.reference_seconds()]
         for row in rows:
             good = row.failed is None if where["quick"] else row.good  # the goals do not apply to a quick run
             sys.stdout.write(line(row, good) + "\n")

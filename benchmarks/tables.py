@@ -1,6 +1,6 @@
 """Write the benchmark figures of the documentation from the stored results, so that none is typed by hand.
 
-python -m benchmarks.tables             rewrite every marked block of README.md and docs
+python -m benchmarks.tables             rewrite every marked block of README.md and docs, and draw the plots
 python -m benchmarks.tables --check     print the pages that differ from the results, and exit with 1 if there is one
 
 A block begins with `<!-- figures: NAME -->` and ends with `<!-- end of figures -->`.
@@ -10,11 +10,13 @@ from __future__ import annotations
 
 import json
 import re
+import statistics
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks import plots
 from benchmarks.games_table import markdown as games_markdown
 
 ROOT = Path(__file__).parents[1]
@@ -48,6 +50,8 @@ def main(arguments: Sequence[str]) -> int:
         sys.stdout.write(f"{page.relative_to(ROOT)}\n")
         if "--check" not in arguments:
             page.write_text(rewritten(page.read_text()))
+    if "--check" not in arguments and (records := rows_of("scaling")):
+        plots.scaling(records, ROOT / "docs" / "images" / "scaling.svg")
     return 1 if stale and "--check" in arguments else 0
 
 
@@ -105,8 +109,9 @@ def rows_table(*benchmarks: str) -> str:
 
 
 def all_rows() -> str:
-    """Return the tables of all benchmarks."""
-    return rows_table(*sorted(path.stem.removesuffix("_bench") for path in RESULTS.parent.glob("*_bench.py")))
+    """Return the tables of all benchmarks but that of scaling, which has tables of its own."""
+    names = {path.stem.removesuffix("_bench") for path in RESULTS.parent.glob("*_bench.py")}
+    return rows_table(*sorted(names - {"scaling"}))
 
 
 def peers() -> str:
@@ -126,6 +131,97 @@ def peers() -> str:
     header = " | ".join(["times as fast as", *(f":{agents} agents" for agents in sizes)])
     where = "\n".join(f"- `python -m benchmarks.run {name}`. {measured(records)}" for name, records in runs.items())
     return f"{table(header, lines)}\n\n{where}"
+
+
+def scaling() -> str:
+    """Return the tables of costs by agents, worlds, network and buffer, and of backends, with their plot."""
+    records = rows_of("scaling")
+    if not records:
+        return "Not measured yet: `python -m benchmarks.run scaling`."
+
+    def kind(name: str) -> list[Record]:
+        return [own for own in records if own["name"].startswith(name) and own["ratio"] is not None]
+
+    def cell(own: Record) -> str:
+        return f"{own['ratio']:.3g}"
+
+    turns = {(own["detail"]["agents"], own["detail"]["worlds"]): cell(own) for own in kind("turn:")}
+    worlds = sorted({world for _, world in turns})
+    by_agents = [
+        [str(count), *(turns.get((count, world), "") for world in worlds)] for count in sorted({n for n, _ in turns})
+    ]
+    updates = [
+        [
+            own["detail"]["network"], str(own["detail"]["agents"]), cell(own), f"{own['detail']['gflops']:.0f}",
+            f"{own['detail']['flops_per_byte']:.0f}", f"{own['detail']['share_of_roofline']:.0%}",
+        ]
+        for own in kind("update:")
+    ]  # fmt: skip
+    buffers = [
+        [f"{own['detail']['rows']:,}", cell(own), f"{own['detail']['bytes_per_row']:.0f}"] for own in kind("buffer:")
+    ]
+    backends = [
+        [
+            own["detail"]["network"], str(own["detail"]["agents"]), own["detail"]["fastest"],
+            *(f"{own['detail']['updates_per_second'][name]:,.0f}" for name in ("inline", "thread", "process")),
+        ]
+        for own in kind("backend:")
+    ]  # fmt: skip
+    roof = next(own["detail"] for own in kind("update:"))
+    return "\n\n".join(
+        [
+            f"`python -m benchmarks.run scaling`. {measured(records)}",
+            "![Costs by agents, worlds, network and buffer](images/scaling.svg)",
+            "Microseconds of an agent's turn in one world, by agents and worlds:",
+            table(" | ".join([":agents", *(f":{count} worlds" for count in worlds)]), by_agents),
+            f"An update of 64 samples on one core, which multiplies and adds at most {roof['peak_gflops']:.0f} "
+            f"GFLOP/s and moves {roof['bandwidth_gb']:.0f} GB/s; the roofline is the lower of the two limits:",
+            table("network | :agents | :µs | :GFLOP/s | :FLOP per byte | :share of the roofline", updates),
+            "An update with the sampling before it, by rows of the buffer:",
+            table(":rows | :µs | :bytes per row", buffers),
+            "Updates per second of whole loops in each backend, and the fastest of them:",
+            table("network | :agents | fastest | :inline | :thread | :process", backends),
+        ]
+    )
+
+
+def recorded() -> str:
+    """Return the table of simulators that are not installed here, by figures that were measured elsewhere."""
+    lines = [
+        [own["simulator"], own["version"], own["work"], own["figure"], own["where"]]
+        for own in json.loads((RESULTS / "recorded.json").read_text())
+    ]
+    return table("simulator | version | work | :recorded | where and how", lines)
+
+
+def learning() -> str:
+    """Return the table of levels that ours and its peers reach, by environment."""
+    path = RESULTS / "peers_learning.json"
+    if not path.exists():
+        return "Not measured yet: `python -m benchmarks.peers_learning`."
+    parts = []
+    for task, result in json.loads(path.read_text()).items():
+        lines = []
+        for name, side in result["sides"].items():
+            if "skipped" in side:
+                lines.append([name, f"skipped: {side['skipped']}", "", "", ""])
+                continue
+            steps, seconds = side["steps_to_level"], side["seconds_to_level"]
+            reached = f"{sum(own is not None for own in steps)} of {len(steps)}"
+            known = [[own for own in column if own is not None] for column in (steps, seconds)]
+            lines.append(
+                [
+                    name,
+                    "{:.1f} [{:.1f}, {:.1f}]".format(*side["final"]),
+                    reached,
+                    *(f"{statistics.median(own):,.0f}" if own else "" for own in known),
+                ]
+            )
+        level = "" if result["level"] is None else f", level {result['level']:g}"
+        note = f"{result['steps']:,} steps, {result['seeds']} seeds{level}. {measured([result])}"
+        header = "side | :final return | :seeds that reach the level | :steps to it | :seconds to it"
+        parts.append(f"**{task}**. {note}\n\n{table(header, lines)}")
+    return "\n\n".join(parts)
 
 
 def market_learning() -> str:
@@ -274,6 +370,9 @@ WRITERS: dict[str, Callable[[], str]] = {
     "all rows": all_rows,
     "peers": peers,
     "importance": lambda: rows_table("importance", "sampling"),
+    "scaling": scaling,
+    "recorded": recorded,
+    "learning": learning,
     "market": lambda: rows_table("market"),
     "market learning": market_learning,
     "market task": market_task,

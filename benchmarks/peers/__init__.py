@@ -5,7 +5,7 @@ reason in the row.
 
     python -m benchmarks.peers sorrel         install sorrel beside this package on Python 3.12, whatever the size
     python -m benchmarks.peers sorrel 3.13    the same on Python 3.13
-    python -m benchmarks.peers jax            install JAX now; likewise sb3, torchrl and tianshou
+    python -m benchmarks.peers jax            install JAX now; likewise rllib, sb3, sbx, torchrl and tianshou
 """
 
 from __future__ import annotations
@@ -23,10 +23,13 @@ from benchmarks.measure import Done
 
 ROOT = Path(__file__).parents[2]
 VENVS = ROOT / "benchmarks" / ".venvs"
-CPPRB = "cpprb==11.0.0"
+CPPRB, BOX2D = "cpprb==11.0.0", "Box2D==2.3.10"
 PACKAGES = {
     "jax": ("jax==0.10.2",),
+    "jax_learning": ("jax==0.10.2", "gymnasium==1.4.0", "mpe2==1.1.1", "minigrid==3.2.0", "Box2D==2.3.10"),
+    "rllib": ("ray[rllib]==2.60.0", "torch==2.13.0"),
     "sb3": ("stable-baselines3==2.9.2", "torch==2.13.0"),
+    "sbx": ("sbx-rl==0.28.0", "jax==0.10.2", "torch==2.13.0"),
     "tianshou": ("tianshou==2.0.1", "torch==2.13.0"),
     "torchrl": ("torchrl==0.14.1", "torch==2.13.0"),
 }
@@ -46,14 +49,24 @@ class Unavailable(Exception):
 
 def cpprb() -> Any:
     """The cpprb module; its own dependencies are not needed for what is measured."""
-    folder = VENVS / "cpprb"
+    return _module("cpprb", CPPRB)
+
+
+def box2d() -> Any:
+    """The Box2D module, which Gymnasium's LunarLander needs."""
+    return _module("Box2D", BOX2D)
+
+
+def _module(name: str, package: str) -> Any:
+    """Return a module from a folder of its own, which is put on the path."""
+    folder = VENVS / name
     if not (folder / _READY).exists():
         shutil.rmtree(folder, ignore_errors=True)
-        _pip(sys.executable, "install", "--no-deps", "--target", str(folder), CPPRB)
+        _pip(sys.executable, "install", "--no-deps", "--target", str(folder), package)
         (folder / _READY).touch()
     if str(folder) not in sys.path:
         sys.path.append(str(folder))
-    return importlib.import_module("cpprb")
+    return importlib.import_module(name)
 
 
 def sorrel_python(version: str = "3.12", *, any_size: bool = False) -> Path:
@@ -91,19 +104,29 @@ def peer_python(name: str) -> Path:
     if not (folder / _READY).exists():
         shutil.rmtree(folder, ignore_errors=True)
         _run([sys.executable, "-m", "venv", str(folder)])
-        _pip(str(python), "install", *PACKAGES[name])
+        _pip(str(python), "install", "--no-compile", *PACKAGES[name])  # of torch and Ray little is imported
         (folder / _READY).touch()
     return python
 
 
-def ask(peer: subprocess.Popen[str], question: dict[str, Any], answer: dict[str, Any]) -> Done:
+def require_import(python: Path, module: str) -> None:
+    """Raise Unavailable if an environment cannot import a module, for example one compiled for another version."""
+    try:
+        _run([str(python), "-c", f"import {module}"])
+    except Unavailable as error:
+        raise Unavailable(f"{module} was installed and cannot be imported with the other packages here") from error
+
+
+def ask(
+    peer: subprocess.Popen[str], question: dict[str, Any], answer: dict[str, Any], patience: float = ANSWER_PATIENCE
+) -> Done:
     """Let the process of a peer do some work; write what it says about itself into `answer`."""
     assert peer.stdin is not None
     assert peer.stdout is not None
     peer.stdin.write(json.dumps(question) + "\n")
     peer.stdin.flush()
-    if not select.select([peer.stdout], [], [], ANSWER_PATIENCE)[0]:
-        raise TimeoutError(f"{peer.args} gave no answer within {ANSWER_PATIENCE:g} s")
+    if not select.select([peer.stdout], [], [], patience)[0]:
+        raise TimeoutError(f"{peer.args} gave no answer within {patience:g} s")
     line = peer.stdout.readline()
     if not line:
         raise RuntimeError(f"{peer.args} ended with {peer.wait(10)}; its message is above")

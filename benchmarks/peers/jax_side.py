@@ -254,7 +254,7 @@ def ppo(
     )
     keys = np.arange(2 * DEVICES, dtype=np.uint32).reshape(DEVICES, 2)
     counts = {
-        "env steps": agents * samples * epochs,
+        "world turns": agents * samples * epochs,
         "updates": agents * passes * minibatches * epochs,
         "samples": agents * passes * samples * epochs,
     }

@@ -4,14 +4,13 @@ Tianshou updates the target network every so many updates where ours moves it a 
 gradients unless asked: a little less work for Tianshou.
 """
 
-import json
-import sys
 import time
 from functools import cache
 from typing import Any
 
 import tianshou
 import torch
+from answering import serve
 from gym_drift import GymDrift
 from tianshou.algorithm.modelfree.dqn import DQN, DiscreteQLearningPolicy
 from tianshou.algorithm.optim import AdamOptimizerFactory
@@ -56,10 +55,8 @@ def answer(agents: int, sizes: list[int], batch: int, turns: int, interval: int,
     return {
         "counts": {"agent turns": taken, "updates": updates, "samples": updates * batch},
         "seconds": seconds,
-        "version": f"tianshou {tianshou.__version__}, torch {torch.__version__}",
     }
 
 
 if __name__ == "__main__":
-    for line in sys.stdin:
-        print(json.dumps(answer(**json.loads(line))), flush=True)
+    serve({"dqn": answer}, f"tianshou {tianshou.__version__}, torch {torch.__version__}")

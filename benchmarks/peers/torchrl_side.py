@@ -1,13 +1,11 @@
-"""N independent double-DQN learners in TorchRL: questions and answers as in `sb3_side.py`.
+"""TorchRL: N independent double-DQN learners, and its prioritised buffer; questions and answers as in `sb3_side.py`.
 
 The strongest form that TorchRL offers: `MultiAgentMLP` with parameters of their own for every agent, computed by
 `vmap`; one buffer whose rows hold the transitions of all agents, so all agents of an update share their sampled rows;
 one fused Adam over all parameters, no clipping. Ours does more: own rows, own clipping, own Adam for each agent.
 """
 
-import json
 import os
-import sys
 import time
 from functools import cache
 from typing import Any
@@ -17,9 +15,15 @@ os.environ["RL_LOGGING_LEVEL"] = "ERROR"  # it would write between the answers
 import numpy as np
 import torch
 import torchrl
+from answering import serve
 from tensordict import TensorDict
 from tensordict.nn import TensorDictModule, TensorDictSequential
-from torchrl.data import LazyTensorStorage, RandomSampler, TensorDictReplayBuffer
+from torchrl.data import (
+    LazyTensorStorage,
+    RandomSampler,
+    TensorDictPrioritizedReplayBuffer,
+    TensorDictReplayBuffer,
+)
 from torchrl.modules import MultiAgentMLP, QValueModule
 from torchrl.objectives import DQNLoss, SoftUpdate
 
@@ -116,10 +120,37 @@ def answer(agents: int, sizes: list[int], batch: int, turns: int, interval: int,
     return {
         "counts": {"agent turns": agents * turns, "updates": updates, "samples": agents * sampled},
         "seconds": seconds,
-        "version": f"torchrl {torchrl.__version__}, torch {torch.__version__}",
     }
 
 
+@cache
+def prioritized(rows: int, features: int, batch: int) -> Any:
+    """Return a full buffer with random priorities."""
+    buffer = TensorDictPrioritizedReplayBuffer(alpha=0.6, beta=0.4, storage=LazyTensorStorage(rows), batch_size=batch)
+    states = torch.randn(rows, features)
+    columns = {
+        "observation": states, "action": torch.zeros(rows, dtype=torch.int64), "reward": torch.ones(rows),
+        "next_observation": states.roll(-1, 0), "done": torch.zeros(rows, dtype=torch.bool),
+    }  # fmt: skip
+    buffer.extend(TensorDict(columns, [rows]))
+    buffer.update_priority(torch.arange(rows), torch.rand(rows))
+    return buffer
+
+
+def importance(rows: int, features: int, batch: int, draws: int) -> dict[str, Any]:
+    """Draw batches by priority, with corrections, gather them, and give every row of them a new priority."""
+    buffer, errors = prioritized(rows, features, batch), torch.rand(batch)
+    counts = {"draws": 0, "corrections": 0, "rows_gathered": 0, "priority_updates": 0}
+    start = time.process_time()
+    for _ in range(draws):
+        drawn = buffer.sample()
+        buffer.update_priority(drawn["index"], errors)
+        counts["draws"] += len(drawn["index"])
+        counts["corrections"] += len(drawn["priority_weight"])
+        counts["rows_gathered"] += len(drawn["observation"])
+        counts["priority_updates"] += len(drawn["index"])
+    return {"counts": counts, "seconds": time.process_time() - start}
+
+
 if __name__ == "__main__":
-    for line in sys.stdin:
-        print(json.dumps(answer(**json.loads(line))), flush=True)
+    serve({"dqn": answer, "importance": importance}, f"torchrl {torchrl.__version__}, torch {torch.__version__}")

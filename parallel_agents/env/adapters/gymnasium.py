@@ -195,6 +195,11 @@ TUNED_BY_NAME: dict[tuple[str, str], Sections] = {
         "model": {"lr_updates": 16_000, "n_epochs": 10, "n_minibatches": 16, "gamma": 0.9, "gae_lambda": 0.95,
                   "normalize_rewards": True},
     },
+    ("ppo", "LunarLander-v3"): {  # long episodes: a long horizon, 2048 transitions of a rollout, a rate that stays
+        "experiment": {"epochs": 220, "max_turns": 128, "worlds": 16},
+        "model": {"lr": 3e-4, "lr_final": None, "lr_updates": 0, "n_epochs": 10, "n_minibatches": 32, "gamma": 0.999,
+                  "gae_lambda": 0.98, "ent_coef": 0.01},
+    },
     ("ppo", "minigrid:MiniGrid-Empty-5x5-v0"): {  # its reward is rare: with the rates above, exploration ends too soon
         "experiment": {"epochs": 60, "max_turns": 64},
         "model": {"lr": 3e-4, "lr_final": None, "lr_updates": 0, "n_epochs": 4, "n_minibatches": 4, "gamma": 0.99,

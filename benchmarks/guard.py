@@ -1,0 +1,93 @@
+"""Find rows that became slower than a stored baseline, on any machine.
+
+A row's cost is the seconds of its last side, ours, in units of a reference: a fixed loop, no part of the package, that
+runs before and after every row. What slows down the whole machine slows down both, and leaves the cost as it is.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numba import njit
+
+Record = Mapping[str, Any]
+"""A row as it is stored, with the `reference` seconds before and after it."""
+
+FLOOR, OTHER_CPU = 0.1, 0.5
+"""Share by which costs may differ beyond what was seen as noise: always, and if the processor is another one, whose
+vectors and caches suit the row and the reference differently."""
+
+
+class Cost(NamedTuple):
+    """What a row cost, and how sure that is."""
+
+    cost: float
+    """Seconds of a call over seconds of the reference."""
+    noise: float
+    """Share by which calls differed from the quickest, and the reference before the row from that after it."""
+    cpu: str
+    commit: str
+
+
+def cost_of(record: Record) -> Cost | None:
+    """Return the cost of a row; None if it was not timed."""
+    if record["ratio"] is None or not record["sides"] or not record["sides"][-1]["lowest"]:
+        return None
+    side, reference = record["sides"][-1], record["reference"]
+    noise = side["seconds"] / side["lowest"] - 1 + max(reference) / min(reference) - 1
+    return Cost(side["seconds"] / statistics.fmean(reference), noise, record["machine"]["cpu"], record["commit"])
+
+
+def slower(records: Sequence[Record], baseline: Mapping[str, Cost]) -> Iterator[str]:
+    """Return a sentence for every row that costs more than in the baseline, by more than the noise of both."""
+    for record in records:
+        before, now = baseline.get(record["name"]), cost_of(record)
+        if before is None or now is None:
+            continue
+        allowed = 1 + FLOOR + before.noise + now.noise + (OTHER_CPU if before.cpu != now.cpu else 0.0)
+        if now.cost > allowed * before.cost:
+            yield (
+                f"{record['name']}: {now.cost / before.cost:.2f} times the cost at commit {before.commit[:10]}, "
+                f"where noise explains {allowed:.2f}"
+            )
+
+
+def load(path: Path) -> dict[str, Cost]:
+    """Return the stored baseline; empty if there is none."""
+    return {name: Cost(**own) for name, own in json.loads(path.read_text()).items()} if path.exists() else {}
+
+
+def store(records: Sequence[Record], path: Path) -> None:
+    """Make the costs of these rows the baseline; other rows keep theirs."""
+    costs = load(path) | {record["name"]: own for record in records if (own := cost_of(record)) is not None}
+    lines = (f"{json.dumps(name)}: {json.dumps(own._asdict())}" for name, own in sorted(costs.items()))
+    path.write_text("{\n" + ",\n".join(lines) + "\n}\n")
+
+
+def reference_seconds() -> float:
+    """Return the seconds of the reference: about a tenth of a second, so that it is interrupted as rows are."""
+    numbers, steps = np.ones(2**13, np.float32), np.full(2**13, 0.001, np.float32)
+    _work(numbers, steps, 1)  # compiles at the first call
+    start = time.perf_counter()
+    _work(numbers, steps, 20_000)
+    return time.perf_counter() - start
+
+
+@njit(nogil=True)  # type: ignore[untyped-decorator]
+def _work(numbers: Any, steps: Any, rounds: int) -> int:
+    """Multiply and add in vectors, and draw integers one after the other: arithmetic, and what an interpreter does."""
+    state = np.uint64(88172645463325252)
+    for _ in range(rounds):
+        for i in range(len(numbers)):
+            numbers[i] = numbers[i] * np.float32(0.999) + steps[i]
+        for _ in range(2_000):
+            state ^= state << np.uint64(13)
+            state ^= state >> np.uint64(7)
+            state ^= state << np.uint64(17)
+    return np.int64(state >> np.uint64(1))
