@@ -253,11 +253,7 @@ def ppo(
         np.zeros((agents, worlds), np.int32),
     )
     keys = np.arange(2 * DEVICES, dtype=np.uint32).reshape(DEVICES, 2)
-    counts = {
-        "env steps": agents * samples * epochs,
-        "updates": agents * passes * minibatches * epochs,
-        "samples": agents * passes * samples * epochs,
-    }
+    counts = {"turns": turns * epochs, "updates": agents * passes * minibatches * epochs}
     return run, (with_moments(agents, weights), worlds_of, keys), np.zeros(DEVICES), counts
 
 
