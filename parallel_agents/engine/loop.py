@@ -278,7 +278,8 @@ class Loop:
         if self._on_turn is not None:
             self._on_turn(step)
         if self.autoreset:
-            self._start_episodes({k: ~self.environments[k].active for k in environments})
+            active = {k: self.environments[k].active for k in environments}
+            self._start_episodes({k: ~own for k, own in active.items() if own is not self._every_world})
 
     def _observe(self) -> list[Any]:
         """Return the observations of every environment, (N, W, *obs) or one (W, *obs) per agent."""
@@ -343,14 +344,15 @@ class Loop:
     def _finish_step(self, k: int, rewards: Array, acted: Array, step: StepResult) -> None:
         """Check the rewards (N, W) of an environment, write its part of the step, and note which episodes ended."""
         env, alive = self.environments[k], self.alive[k]
-        if np.shape(rewards) != alive.shape:
+        rewards = np.asarray(rewards, np.float32, order="C")
+        if rewards.shape != alive.shape:
             raise ShapeError(
-                f"{type(env).__name__} gave rewards of shape {np.shape(rewards)}, "
+                f"{type(env).__name__} gave rewards of shape {rewards.shape}, "
                 f"wanted is (agents, worlds) = {alive.shape}"
             )
         if not self._all_alive[k]:
             rewards = np.where(alive, rewards, 0.0)
-        step.rewards[k] = rewards = np.ascontiguousarray(rewards, np.float32)
+        step.rewards[k] = rewards
         step.acted[k], step.present[k] = acted, True
         if self._stores and self.group.stores_events:
             step.events[k] = read_events(env, rewards)

@@ -114,6 +114,9 @@ class Stack:
         self.inference.weights = Weights(0, self.learner.policy(self.state))
         self.frames = FrameStack(len(self.models), shape.worlds, math.prod(shape.observation), shape.frames)
         self.recurrent = RecurrentState(len(self.models), shape.worlds, self.spec.hidden_size)
+        room = None if self.inference.compiled is None else self.inference.compiled.room
+        self._scratch = None if room is None else Scratch(self.frames.window[..., :0], *room)
+        """Room for compiled acting; several frames take a window of their own."""
         self.choice = choice_of(self.spec)
         self.not_compiled = _not_compiled(self.spec, self.learner, self.choice)
         """Why acting takes several calls; None: all agents act in one compiled call."""
@@ -187,13 +190,14 @@ class Stack:
     def compiled_inputs(self, turn: Turn, part: slice = ALL) -> tuple[Policy, Turn, Scratch]:
         """Return what compiled acting of some agents reads and writes."""
         assert self.choice is not None
-        assert self.inference.compiled is not None
-        policy = self.inference.policy(self.choice)
-        window = self.frames.window if self.frames.count > 1 else self.frames.window[..., :0]
+        assert self._scratch is not None
+        policy, scratch = self.inference.policy(self.choice), self._scratch
         if part != ALL:
             own = (policy.weights[part], policy.centre[part], policy.scale[part])
-            policy, window = policy._replace(weights=own[0], centre=own[1], scale=own[2]), window[part]
-        return policy, turn, Scratch(window, *self.inference.compiled.room)
+            policy = policy._replace(weights=own[0], centre=own[1], scale=own[2])
+        if self.frames.count > 1:
+            scratch = scratch._replace(window=self.frames.window[part])
+        return policy, turn, scratch
 
     def compiled_turn(self, observations: Array) -> Turn:
         """Return room for a turn of compiled epochs."""
@@ -330,7 +334,7 @@ class StackedAgents:
         self._observations: Array = np.empty(0)
         self._actions: Array = np.empty(0)
         self._extras: dict[str, Array] = {}
-        self._turns: dict[int, Turn] = {}
+        self._turns: dict[int, tuple[Turn, Room]] = {}
         """Room for a turn of each environment in compiled epochs."""
 
     def start_epoch(self, epoch: int) -> None:
@@ -397,15 +401,15 @@ class StackedAgents:
         draws = stack.draws.between(epoch, start, end, part)
         if environment not in self._turns:
             shape = draws.shape[1], self._worlds, math.prod(stack.spec.observation)
-            self._turns[environment] = stack.compiled_turn(np.zeros(shape, np.float32))
-        kernel = collector(*world[1:])
+            self._turns[environment] = stack.compiled_turn(np.zeros(shape, np.float32)), Room.of(*shape[:2])
+        (turn, room), kernel = self._turns[environment], collector(*world[1:])
         with stack.locks():
             kernel(
                 world.arrays,
-                *stack.compiled_inputs(self._turns[environment], part),
+                *stack.compiled_inputs(turn, part),
                 stack.compiled_store(part, active=stores),
                 progress,
-                Room.of(draws.shape[1], self._worlds),
+                room,
                 draws,
                 stack.exploration[part],
                 autoreset,
@@ -474,13 +478,13 @@ class StackedAgents:
 
     def _collate(self, observations: Sequence[Any]) -> Array:
         """Return copies (N, W, D) of these agents' observations from one array or list per environment, checked."""
+        if self._alone and isinstance(observations[0], np.ndarray) and len(observations[0]) == len(self.ids):
+            return self._checked(observations[0], self.ids)
         for env, own in zip(self._environments, observations, strict=True):
             if len(own) != len(env.agents):
                 raise ShapeError(
                     f"{type(env).__name__} has {len(env.agents)} agents, but observe() gave what {len(own)} see"
                 )
-        if self._alone and isinstance(observations[0], np.ndarray):
-            return self._checked(observations[0], self.ids)
         return self._checked([np.asarray(flatten_observation(observations[k][i], 1)) for k, i in self.ids], self.ids)
 
     def _checked(self, observations: Array | Sequence[Array], ids: Sequence[AgentId]) -> Array:

@@ -332,7 +332,7 @@ class Environment:
         for column, (world, _) in enumerate(self._copies):
             if hasattr(world, "total_reward"):
                 world_rewards = rewards if self.vectorised else rewards[:, column]
-                world.total_reward += float(world_rewards.sum())
+                world.total_reward += float(np.add.reduce(world_rewards, axis=None))
 
     def workers(self) -> Sequence[Monitored]:
         """Return the worker processes of the worlds, for the watchdog; none if the worlds live in this process."""
