@@ -26,7 +26,7 @@ from parallel_agents.execution.watchdog import MemoryMonitor, Watchdog, resident
 from parallel_agents.nn import numerics
 from parallel_agents.replay import Ring
 from parallel_agents.tracking.callbacks import CallbackList
-from parallel_agents.tracking.episodes import WINDOW, episode_means, newest_episodes
+from parallel_agents.tracking.metrics import WINDOW, episode_means, newest_episodes
 from parallel_agents.tracking.timeline import Timeline
 
 

@@ -29,7 +29,8 @@ import io
 import json
 import math
 import os
-from collections.abc import Iterator, Mapping
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -42,7 +43,6 @@ from parallel_agents.core.errors import ConfigError
 from parallel_agents.core.files import write_atomically
 from parallel_agents.core.types import Array, EpochStats, RoundStats, RunInfo
 from parallel_agents.tracking.callbacks import BaseCallback
-from parallel_agents.tracking.episodes import episode_means
 from parallel_agents.tracking.jsonl import MIB, JsonlFile, read_jsonl
 
 FILE_NAME = "metrics.jsonl"
@@ -51,6 +51,28 @@ COLUMNS = (
     "epoch", "total_timesteps", "wall_seconds", "fps", "replica", "agent", "episodes", "ep_rew_mean", "ep_len_mean",
     "reward", "loss", "epsilon", "entropy", "lag", "buffer_fill", "updates",
 )  # fmt: skip
+WINDOW = 100
+"""Newest episodes of all agents that the means of a summary are over, at least."""
+
+
+def episode_means(finished: Array) -> tuple[Array, Array]:
+    """Return the mean return and the mean length of finished (3, …) episodes; NaN where none has finished."""
+    count = np.where(finished[0] > 0, finished[0], np.nan)
+    return finished[1] / count, finished[2] / count
+
+
+def newest_episodes(epochs: Sequence[Array] | deque[Array], least: int = WINDOW) -> Array:
+    """Return the sum (3,) over the newest epochs' totals (3,) that together hold at least so many episodes.
+
+    >>> newest_episodes([np.array([9.0, 9.0, 9.0]), np.array([1.0, 5.0, 2.0])], least=1).tolist()
+    [1.0, 5.0, 2.0]
+    """
+    total = np.zeros(3)
+    for epoch in reversed(epochs):
+        if total[0] >= least:
+            break
+        total += epoch
+    return total
 
 
 def start_record(run: RunInfo) -> dict[str, Any]:

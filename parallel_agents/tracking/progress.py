@@ -22,8 +22,8 @@ from rich.text import Text
 from parallel_agents.core.errors import ConfigError
 from parallel_agents.core.types import Array, EpochStats, RunInfo
 from parallel_agents.tracking.callbacks import BaseCallback, Callback
-from parallel_agents.tracking.episodes import WINDOW, episode_means, newest_episodes
 from parallel_agents.tracking.metric_bins import Bins
+from parallel_agents.tracking.metrics import WINDOW, episode_means, newest_episodes
 
 Clock = Callable[[], float]
 _WINDOW = 10.0

@@ -18,7 +18,7 @@ from parallel_agents.core.errors import ConfigError, RunError
 from parallel_agents.core.files import open_folder, plain
 from parallel_agents.core.types import Array, EpochStats, RoundStats, RunInfo
 from parallel_agents.tracking.callbacks import BaseCallback
-from parallel_agents.tracking.episodes import episode_means
+from parallel_agents.tracking.metrics import episode_means
 from parallel_agents.tracking.run_folder import flat
 
 _MAX_AGENTS = 64
