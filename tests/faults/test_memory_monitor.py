@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import gc
 import mmap
-import threading
 import sys
+import threading
 import tracemalloc
 from pathlib import Path
 from typing import Any
