@@ -283,6 +283,8 @@ def collector(reset: Kernel, begin_turn: Kernel, observe: Kernel, apply: Kernel)
     stored = all(path.is_file() for path in paths)  # not in a notebook
     if stored:
         digest.update(source_hash(*paths).encode())
+        for path in paths:  # read again: a module that was edited and reloaded has the same path
+            digest.update(path.read_bytes())
     name = f"collect_{digest.hexdigest()[:12]}"
     bound = FunctionType(_collect.__code__, {**globals(), **functions}, name)
     bound.__qualname__ = name
