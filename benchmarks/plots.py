@@ -39,6 +39,7 @@ def scaling(records: Sequence[Record], target: Path) -> None:
     backends.set(xscale="log", xlabel="agents", ylabel="speed of a whole loop / inline's")
     backends.legend(fontsize="x-small")
     with mpl.rc_context({"svg.hashsalt": "figures"}):  # equal rows give equal files
+        target.parent.mkdir(parents=True, exist_ok=True)
         figure.savefig(target, metadata={"Date": None})
 
 
