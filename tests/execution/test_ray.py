@@ -377,6 +377,7 @@ except ConfigError as error:
         ("", "", "f" * 64, r"REFUSED parallel\.address is '127.*': Failed to connect .*set RAY_AUTH_MODE=token and"),
         ("auto", "", "f" * 64, r"REFUSED parallel\.address is 'auto'.*(does not answer there|set RAY_AUTH_MODE=token)"),
     ],
+    ids=["another version", "another token", "another token, found by itself"],  # a token differs in every process
 )
 def test_a_cluster_that_cannot_be_joined_is_refused_with_the_reason(
     cluster: RayCluster, address: str, version: str, token: str, said: str
