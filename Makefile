@@ -1,6 +1,7 @@
 # Every target does its own set-up: a fresh machine needs Python >= 3.11 and make, nothing else.
 PYTHON ?= python3
 BIN := .venv/bin
+unexport PYTHONDONTWRITEBYTECODE  # tests start a hundred interpreters: without bytecode each parses the package anew
 
 .PHONY: setup browser market-data demo test quick check audit bench docs slow nightly random mutants sorrel clean
 

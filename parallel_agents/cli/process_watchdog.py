@@ -263,7 +263,7 @@ class _Watchdog:
         return code
 
     def _log(self, folder: Path, fields: dict[str, Any]) -> None:
-        """Append the failure to the log of the run folder, and write the stacks, if any, beside it."""
+        """Append why the run ended to the log of its folder, and write the stacks, if any, beside it."""
         from parallel_agents.core.files import open_regular, write_atomically  # imports numpy: not before the fork
 
         self._stacks.seek(0)
@@ -273,8 +273,9 @@ class _Watchdog:
                 path = folder / f"stacks-{len(list(folder.glob('stacks-*.txt'))) + 1:02d}.txt"
                 write_atomically(path, [f"{fields['cause']}\n\n".encode(), stacks], root=folder)
                 fields["stacks"] = str(path)
-            head = {"time": datetime.now(UTC).isoformat(timespec="milliseconds"), "level": "error"}
-            line = json.dumps({**head, "event": "run_failed", "role": "watchdog", "process": os.getpid(), **fields})
+            level, event = ("info", "run_stopped") if fields["error"] == "Interrupted" else ("error", "run_failed")
+            head = {"time": datetime.now(UTC).isoformat(timespec="milliseconds"), "level": level, "event": event}
+            line = json.dumps({**head, "role": "watchdog", "process": os.getpid(), **fields})
             flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT
             with os.fdopen(open_regular(folder / "log.jsonl", flags, root=folder), "ab") as log:
                 log.write(line.encode() + b"\n")

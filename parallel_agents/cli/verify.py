@@ -181,14 +181,18 @@ def diff(options: Diff) -> int:
     one, other = RunFolder.open(options.run_dir), RunFolder.open(options.other)
     summaries = read_summary(one), read_summary(other)
     records = read_record(one), read_record(other)
-    digests = [summary.get("digest") for summary in summaries]
+    digests, epochs = ([summary.get(name) for summary in summaries] for name in ("digest", "epochs"))
+    # a run may have been resumed to more epochs than it was started with
+    configs = [
+        {**flat_config(run), "experiment.epochs": count} for run, count in zip((one, other), epochs, strict=True)
+    ]
     equal = digests[0] is not None and digests[0] == digests[1]
     result = {
         "runs": [str(one.path), str(other.path)],
         "equal": equal,
         "digests": digests,
-        "epochs": [summary.get("epochs") for summary in summaries],
-        "config": differences(flat_config(one), flat_config(other)),
+        "epochs": epochs,
+        "config": differences(*configs),
         "fingerprint": differences(*(record.get("fingerprint", {}) for record in records)),
         "version": differences(*({"version": record.get("version"), "git": record.get("git")} for record in records)),
         "sources": differences(_source_hashes(one), _source_hashes(other)),

@@ -109,14 +109,15 @@ class CallbackList(Callback):
         for callback in tuple(self._callbacks):
             try:
                 getattr(callback, method)(*arguments)
-            except (Exception, SystemExit):  # a failing callback must not end the run
+            except (Exception, SystemExit) as error:  # a failing callback must not end the run
                 self._callbacks = [other for other in self._callbacks if other is not callback]
                 self.dropped += 1
                 structlog.get_logger().exception(
                     "callback_dropped",
                     callback=type(callback).__qualname__,
                     method=method,
-                    advice="the run goes on without it",
+                    error=f"{type(error).__name__}: {error}",
+                    advice="the run goes on without it; the log of the run folder has the traceback",
                 )
 
 

@@ -77,14 +77,13 @@ class _Console:
     def __init__(self, *, enabled: bool) -> None:
         self.enabled = enabled
         self.users = 0
-        self._render = structlog.dev.ConsoleRenderer(
-            colors=sys.stderr is not None and sys.stderr.isatty(), exception_formatter=structlog.dev.plain_traceback
-        )
+        self._render = structlog.dev.ConsoleRenderer(colors=sys.stderr is not None and sys.stderr.isatty())
 
     def __call__(self, logger: WrappedLogger, method: str, event: EventDict) -> str:
         shown = event.get("event") not in _SHOWN_ELSEWHERE and method != "debug"
         if not self.enabled or not shown:
             raise structlog.DropEvent
+        event.pop("exc_info", None)  # the file has the traceback
         return self._render(logger, method, event)
 
     def release(self) -> None:

@@ -130,6 +130,7 @@ def test_a_run_that_was_continued_differs_in_its_length_alone(command: Command) 
     command("resume", "longer", "--epochs", "6", "--quiet")
     found = command("diff", "longer", "one", "--json")
     assert (found.code, found.json["epochs"]) == (1, [6, 4])
+    assert found.json["config"] == ["experiment.epochs: 6 | 4"]
     assert found.json["first_metric"] is found.json["first_tensor"] is None
     assert (
         "nothing differs in the epochs and checkpoints that both have recorded" in command("diff", "longer", "one").out

@@ -119,6 +119,8 @@ def one_run(kind: str, backend: str, out: Path, draws: np.random.Generator) -> d
         manifest, troubles = Store(out).newest_good()
         assert not troubles, f"{where}: {troubles}"
         assert manifest.epoch >= FROM - 1
+        last = json.loads((out / "log.jsonl").read_text().splitlines()[-1])
+        assert last["event"] == "run_stopped", f"{where}: {last}"
     return {"signals": sent, "seconds": seconds}
 
 

@@ -307,7 +307,8 @@ def test_f37_a_hung_process_is_reported_with_its_traceback_and_killed_and_its_ro
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("parallel_agents.execution.process._serve", hangs_in_round_two)
-    flags = {"backend": "process", "num_workers": 1, "round_deadline": 1.0, "max_failures": 0}
+    # a loaded machine needs some of these seconds for round 1, in which the process loads its kernels
+    flags = {"backend": "process", "num_workers": 1, "round_deadline": 4.0, "max_failures": 0}
     game = Line(config=tiny(parallel=flags))
     game.prepare().watchdog.folder = tmp_path
     with pytest.raises(LearnerError, match=r"(?s)round 2 failed twice.*learner-0 \(pid \d+\).*agents 0, 1, 2"):

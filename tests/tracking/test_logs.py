@@ -252,13 +252,17 @@ def test_any_field_becomes_valid_json(path: Path) -> None:
     assert (record["thread"], record["level"]) == ("MainThread", "info")
 
 
-def test_a_dropped_callback_is_logged_with_its_traceback(path: Path, make_epoch: Callable[..., EpochStats]) -> None:
+def test_a_dropped_callback_is_logged_with_its_traceback_and_shown_in_one_line(
+    path: Path, make_epoch: Callable[..., EpochStats], capsys: pytest.CaptureFixture[str]
+) -> None:
     class Failing(BaseCallback):
         def on_epoch(self, stats: EpochStats) -> None:
             raise ZeroDivisionError("the callback is broken")
 
-    with configure_logs(path, run="r1", console=False):
+    with configure_logs(path, run="r1"):
         CallbackList([Failing()]).on_epoch(make_epoch(1))
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "ZeroDivisionError: the callback is broken" in line
     (record,) = _records(path)
     assert (record["event"], record["level"], record["method"]) == ("callback_dropped", "error", "on_epoch")
     assert record["exception"].startswith("Traceback")
