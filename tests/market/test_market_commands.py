@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from parallel_agents.cli import main
+from parallel_agents.cli import main, market_commands
 from parallel_agents.market import compare as study
 from parallel_agents.market.baselines import Constant, PIDPacer, Random
 from parallel_agents.market.policies import load_policy
@@ -66,8 +66,10 @@ def test_simulate(run_market, patterns_file, tmp_path):
     assert network["episodes"] == 4
 
 
-def test_train_evaluate_and_export(run_market, patterns_file, tmp_path, capsys):
+def test_train_evaluate_and_export(run_market, patterns_file, tmp_path, capsys, monkeypatch):
     """Someone trains a bidder, compares it with the baselines, exports it, and cannot overwrite it by accident."""
+    fit = study.study_baselines  # fitted in 2 worlds instead of 60, which takes half a minute
+    monkeypatch.setattr(market_commands, "study_baselines", lambda patterns, _, **goals: fit(patterns, 2, **goals))
     run = str(tmp_path / "run")
     words = ["train", patterns_file, "--out", run, "--worlds", "4", "--epochs", "2", "--episodes", "0"]
     assert run_market(*words)["updates"] > 0
