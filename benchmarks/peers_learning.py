@@ -1,4 +1,4 @@
-"""What ours and its peers learn from the same number of steps, and how long each takes to a level.
+"""What ours and its peers learn from the same number of steps, and what a level costs each.
 
 python -m benchmarks.peers_learning                                 every task, 10 seeds: about 3 hours on two cores
 python -m benchmarks.peers_learning CartPole-v1 --seeds 3           some tasks, some seeds
@@ -7,10 +7,10 @@ python -m benchmarks.peers_learning CartPole-v1 --steps 20000 --dry shows that i
 
 Sides: ours (PPO), Stable-Baselines3 (PPO), IPPO in JAX as JaxMARL writes it (a network for each agent, jitted rollout
 steps and updates), and random play. All have the settings, networks and worlds of `benchmarks/learning_tasks.py`. After
-every twentieth of the steps the most likely actions are evaluated in 20 new episodes. Seconds are those of playing and
-learning, without evaluating and without compiling. With several agents a return is the mean over them. Results of a
-task replace those of the last run of it in `results/peers_learning.json`; `python -m benchmarks.tables` writes them
-into docs/benchmarks.md.
+every twentieth of the steps the most likely actions are evaluated in 20 new episodes. Seconds are CPU seconds of playing
+and learning, without evaluating and without compiling: other work on the machine does not count, and neither does it
+help to use both cores. With several agents a return is the mean over them. Results of a task replace those of the last
+run of it in `results/peers_learning.json`; `python -m benchmarks.tables` writes them into docs/benchmarks.md.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from parallel_agents.env.adapters.pettingzoo import pettingzoo_environment
 from parallel_agents.tracking.statistics import mean_interval
 
 Curve = list[tuple[int, float, float]]
-"""Steps, seconds of learning until then, and evaluated return."""
+"""Steps, CPU seconds of learning until then, and evaluated return."""
 Learn = Callable[[Task, int], Curve]
 
 
@@ -49,9 +49,9 @@ def ours(task: Task, seed: int) -> Curve:
     epochs = max(EVALUATIONS, task.steps // (task.worlds * task.turns))
     curve, seconds = [], 0.0
     for k in range(1, EVALUATIONS + 1):
-        start = time.perf_counter()
+        start = time.process_time()
         summary = environment.run_experiment(epochs * k // EVALUATIONS)
-        seconds += time.perf_counter() - start
+        seconds += time.process_time() - start
         steps = summary["turns"] * task.worlds
         curve.append((steps, seconds, environment.evaluate(EPISODES).mean_return))
     return curve
@@ -93,11 +93,11 @@ def sb3(task: Task, seed: int) -> Curve:
     judges.seed(10_000 + seed)
     curve, seconds = [], 0.0
     for k in range(1, EVALUATIONS + 1):
-        start = time.perf_counter()
+        start = time.process_time()
         left = task.steps * k // EVALUATIONS - model.num_timesteps
         if left > 0:
             model.learn(left, reset_num_timesteps=False, log_interval=None)
-        seconds += time.perf_counter() - start
+        seconds += time.process_time() - start
         curve.append((model.num_timesteps, seconds, float(evaluate_policy(model, judges, EPISODES)[0])))
     return curve
 

@@ -219,7 +219,7 @@ def learning() -> str:
             )
         level = "" if result["level"] is None else f", level {result['level']:g}"
         note = f"{result['steps']:,} steps, {result['seeds']} seeds{level}. {measured([result])}"
-        header = "side | :final return | :seeds that reach the level | :steps to it | :seconds to it"
+        header = "side | :final return | :seeds that reach the level | :steps to it | :CPU seconds to it"
         parts.append(f"**{task}**. {note}\n\n{table(header, lines)}")
     return "\n\n".join(parts)
 

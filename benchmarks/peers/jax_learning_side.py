@@ -169,7 +169,7 @@ def network(key: Any, sizes: tuple[int, ...], gain: float) -> Any:
 
 
 def learn(task: dict[str, Any], seed: int) -> dict[str, Any]:
-    """Train on a task; return the curve of steps, seconds and evaluated returns."""
+    """Train on a task; return the curve of steps, CPU seconds and evaluated returns."""
     own = Task(**{**task, "hidden": tuple(task["hidden"])})
     make = partial(Together if own.multi_agent else Alone, own.name)
     worlds, judge = [make() for _ in range(own.worlds)], make()
@@ -184,10 +184,10 @@ def learn(task: dict[str, Any], seed: int) -> dict[str, Any]:
     curve: list[tuple[int, float, float]] = []
     seconds = 0.0
     for k in range(1, EVALUATIONS + 1):
-        start = time.perf_counter()
+        start = time.process_time()
         for _ in range(rounds * (k - 1) // EVALUATIONS, rounds * k // EVALUATIONS):
             seen = play_and_learn(own, learners, worlds, seen)
-        seconds += time.perf_counter() - start
+        seconds += time.process_time() - start
         steps = rounds * k // EVALUATIONS * own.worlds * own.turns
         curve.append((steps, seconds, evaluated(learners, judge, 10_000 + seed)))
     counts = {"env steps": curve[-1][0]}
