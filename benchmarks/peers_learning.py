@@ -7,10 +7,10 @@ python -m benchmarks.peers_learning CartPole-v1 --steps 20000 --dry shows that i
 
 Sides: ours (PPO), Stable-Baselines3 (PPO), IPPO in JAX as JaxMARL writes it (a network for each agent, jitted rollout
 steps and updates), and random play. All have the settings, networks and worlds of `benchmarks/learning_tasks.py`. After
-every twentieth of the steps the most likely actions are evaluated in 20 new episodes. Seconds are CPU seconds of playing
-and learning, without evaluating and without compiling: other work on the machine does not count, and neither does it
-help to use both cores. With several agents a return is the mean over them. Results of a task replace those of the last
-run of it in `results/peers_learning.json`; `python -m benchmarks.tables` writes them into docs/benchmarks.md.
+every twentieth of the steps the most likely actions are evaluated in 20 new episodes. Seconds are CPU seconds of
+playing and learning, without evaluating and without compiling: other work on the machine does not count, and neither
+does it help to use both cores. With several agents a return is the mean over them. Results of a task replace those of
+the last run of it in `results/peers_learning.json`; `python -m benchmarks.tables` writes them into docs/benchmarks.md.
 """
 
 from __future__ import annotations

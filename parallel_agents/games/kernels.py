@@ -17,7 +17,6 @@ docstring of each kernel says what its slots decide, and no draw depends on W.
 
 from __future__ import annotations
 
-import math
 from enum import IntEnum
 
 import numpy as np
@@ -25,6 +24,7 @@ from numpy.typing import NDArray
 
 from parallel_agents.core.compiled import compiled_once, njit
 from parallel_agents.core.seeding import draw, uniform
+from parallel_agents.kernels.functions import log, log1p
 
 Bytes = NDArray[np.uint8]
 Flags = NDArray[np.bool_]
@@ -131,14 +131,14 @@ def spawn(
         plane = np.uint64((w * layers + layer) * height * width)
         if probabilities[w] != probability:  # a logarithm per world would cost as much as the draws
             probability = probabilities[w]
-            scale = 1.0 / math.log1p(-probability) if 0.0 < probability < 1.0 else -0.0
+            scale = 1.0 / log1p(-probability) if 0.0 < probability < 1.0 else -0.0
         site = -1 if world_mask[w] and probability > 0.0 else len(sites)
         j = 0
         while site < len(sites):
             for word in block(turn_key, stream, j, w):
                 u = uniform(word) * len(kinds)
                 kind = int(u)
-                gap = math.log(1.0 + (kind - u)) * scale
+                gap = log(1.0 + (kind - u)) * scale
                 # Compared as a float: it may be too large for an integer, or infinity times zero.
                 if not gap < len(sites) - 1 - site:
                     site = len(sites)

@@ -8,11 +8,15 @@ result, are bounds that tests check over the whole range. Loops over them are co
 | `expf`, `expm1f` | 2 | `exp` | 2 |
 | `logf`, `log1pf` | 3 | `log`, `log1p` | 3 |
 | `tanhf` | 4 | `cospi`, `sinpi` | 2 (of 1) |
+| | | `normal_quantile` | 16 |
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
+from numpy.typing import ArrayLike
 
 from parallel_agents.core.compiled import njit
 from parallel_agents.core.types import Array
@@ -36,6 +40,19 @@ _ROUND64_BITS = int(np.array(1.5 * 2.0**52).view(np.int64))
 _LN2_HIGH64, _LN2_LOW64 = 6.93147180369123816490e-01, 1.90821492927058770002e-10
 _SQRT_HALF_BITS64 = int(np.array(np.sqrt(0.5)).view(np.int64))
 _PI = 3.141592653589793
+_MIDDLE = (
+    (2.5090809287301226727e3, 3.3430575583588128105e4, 6.7265770927008700853e4, 4.5921953931549871457e4,
+     1.3731693765509461125e4, 1.9715909503065514427e3, 1.3314166789178437745e2, 3.3871328727963666080),
+    (5.2264952788528545610e3, 2.8729085735721942674e4, 3.9307895800092710610e4, 2.1213794301586595867e4,
+     5.3941960214247511077e3, 6.8718700749205790830e2, 4.2313330701600911252e1, 1.0),
+)  # fmt: skip
+_TAIL = (
+    (7.74545014278341407640e-4, 2.27238449892691845833e-2, 2.41780725177450611770e-1, 1.27045825245236838258,
+     3.64784832476320460504, 5.76949722146069140550, 4.63033784615654529590, 1.42343711074968357734),
+    (1.05075007164441684324e-9, 5.47593808499534494600e-4, 1.51986665636164571966e-2, 1.48103976427480074590e-1,
+     6.89767334985100004550e-1, 1.67638483018380384940, 2.05319162663775882187, 1.0),
+)  # fmt: skip
+"""Numerators and denominators of the normal quantile, highest power first."""
 
 
 @njit(cache=True, nogil=True, error_model="numpy")  # type: ignore[untyped-decorator]
@@ -224,6 +241,25 @@ def normal(first: float, second: float) -> float:
 
 
 @njit(cache=True, nogil=True, error_model="numpy")  # type: ignore[untyped-decorator]
+def _ratio(coefficients: tuple[tuple[float, ...], tuple[float, ...]], x: float) -> float:
+    """Return the ratio of two polynomials."""
+    above, below = 0.0, 0.0
+    for k in range(len(coefficients[0])):
+        above, below = fma(above, x, coefficients[0][k]), fma(below, x, coefficients[1][k])
+    return above / below
+
+
+@njit(cache=True, nogil=True, error_model="numpy")  # type: ignore[untyped-decorator]
+def normal_quantile(p: float) -> float:
+    """Return the quantile of the standard normal distribution, for p from 1e-10 to 1 - 1e-10. Wichura 1988, AS 241."""
+    q = p - 0.5
+    if abs(q) <= 0.425:
+        return q * _ratio(_MIDDLE, 0.180625 - q * q)
+    value = _ratio(_TAIL, np.sqrt(-log(min(p, 1.0 - p))) - 1.6)
+    return -value if q < 0.0 else value
+
+
+@njit(cache=True, nogil=True, error_model="numpy")  # type: ignore[untyped-decorator]
 def power(base: float, exponent: float) -> float:
     """Return a power of a positive number; 1 for the exponent 0."""
     return 1.0 if exponent == 0.0 else exp(exponent * log(base))
@@ -236,3 +272,9 @@ def powers(bases: Array, exponent: float) -> Array:
     for i in range(len(bases)):
         out[i] = power(bases[i], exponent)
     return out
+
+
+def each(function: Callable[[float], float], values: ArrayLike) -> Array:
+    """Return a function of every number, in the shape of the numbers."""
+    numbers = np.asarray(values, np.float64)
+    return np.array([function(x) for x in numbers.ravel().tolist()]).reshape(numbers.shape)

@@ -87,7 +87,7 @@ class ActionForm:
     def corrections(self) -> SquashedGaussian:
         """The space of paced actions: shift, log of the cap, shifts of campaigns, scores of creatives."""
         others, (low, high) = (1.0,) * (self.campaigns + self.creatives), CAPS
-        return SquashedGaussian((-1.0, math.log(low), *(-x for x in others)), (1.0, math.log(high), *others))
+        return SquashedGaussian((-1.0, log(low), *(-x for x in others)), (1.0, log(high), *others))
 
     @property
     def width(self) -> int:

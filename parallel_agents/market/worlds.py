@@ -3,6 +3,8 @@
 Every number of a world lies within a discovered interval, and every part has its own random stream. A world type is a
 region of the discovered space: the axis along which the type is special lies in the outer quarter of what the periods
 showed, every other axis in the middle half. This module holds no number that could become one of a world's own.
+Functions are those of `kernels.functions` and products are sums in a written order, so that the same patterns give the
+same worlds on every machine.
 """
 
 from __future__ import annotations
@@ -16,8 +18,9 @@ from numpy.typing import NDArray
 
 from parallel_agents.core.errors import ConfigError
 from parallel_agents.core.seeding import Purpose, generator
+from parallel_agents.kernels.functions import each, exp
 from parallel_agents.market.discovery import CRISIS, Estimate, Patterns
-from parallel_agents.market.discovery.estimation import hour_angles
+from parallel_agents.market.discovery.estimation import hour_waves
 from parallel_agents.market.discovery.patterns import Competition, Segment
 
 Floats = NDArray[np.float64]
@@ -206,9 +209,9 @@ class EstimateSampler:
 
     def draw_day(self, name: str, coefficients: Sequence[tuple[Estimate, ...]]) -> Floats:
         """Return a log effect (24, J) of the hours of a day, from its sine and cosine in every campaign."""
-        angle = hour_angles()
-        drawn = [self.draw_each(f"{name}/{j}", pair) for j, pair in enumerate(coefficients)]
-        return np.column_stack([np.sin(angle), np.cos(angle)]) @ np.array(drawn).T
+        drawn = np.array([self.draw_each(f"{name}/{j}", pair) for j, pair in enumerate(coefficients)])
+        (sine, cosine), (of_sine, of_cosine) = hour_waves(), drawn.T
+        return np.outer(sine, of_sine) + np.outer(cosine, of_cosine)
 
     def take_range(self, name: str, estimate: Estimate) -> Floats:
         """Return the ends of an interval: the range from which episodes draw."""
@@ -277,8 +280,8 @@ def sample_user_population(sampler: EstimateSampler, users: tuple[int, int] = PO
     """Draw the number of users, their segments, devices and interests."""
     segments, devices = sampler.patterns.segments, tuple(sampler.patterns.devices)
     share = sampler.draw_each("share", [s.share for s in segments])
-    share = share * np.exp([sampler.draw_deviation(f"segment:{s.name}") for s in segments])
-    tilt = np.exp([sampler.draw_deviation(f"device:{d}") for d in devices])
+    share = share * each(exp, [sampler.draw_deviation(f"segment:{s.name}") for s in segments])
+    tilt = each(exp, [sampler.draw_deviation(f"device:{d}") for d in devices])
     device = np.array([sampler.draw_each(f"device/{s.name}", [s.devices[d] for d in devices]) for s in segments])
     return UserPopulation(
         count=int(sampler.rng.integers(users[0], users[1], endpoint=True)),
@@ -345,7 +348,7 @@ def sample_auction_intensity(sampler: EstimateSampler) -> AuctionIntensity:
     competition = _competition(sampler.patterns)
     return AuctionIntensity(
         auctions=sampler.draw("auctions", competition.auctions),
-        volume=float(np.exp(sampler.draw_deviation("volume"))),
+        volume=exp(sampler.draw_deviation("volume")),
         budget=sampler.take_range("budget", competition.budget),
         target=sampler.take_range("target", competition.target),
     )
@@ -378,17 +381,18 @@ def sample_conversion_patterns(sampler: EstimateSampler) -> ConversionPatterns:
         return sampler.draw_each(name, [getattr(s, name) for s in segments])
 
     campaigns = [_competition(patterns).campaigns[c] for c in _campaigns(patterns)]
-    by_hour = np.exp(sampler.draw_day("hour_factor", [c.hour_value for c in campaigns]))
-    volume = np.array([e.value for e in patterns.hours])
+    by_hour = each(exp, sampler.draw_day("hour_factor", [c.hour_value for c in campaigns]))
+    volume = np.array([[e.value] for e in patterns.hours])
+    mean = (volume * by_hour).sum(axis=0) / volume.sum()
     return ConversionPatterns(
-        hour_factor=by_hour / (volume @ by_hour / volume.sum()),  # rates are means over the clicks of a day
-        base=by_segment("base") * np.exp(sampler.draw_deviation("conversion")),
+        hour_factor=by_hour / mean,  # rates are means over the clicks of a day
+        base=by_segment("base") * exp(sampler.draw_deviation("conversion")),
         device_factor=sampler.draw_each("device_factor", [d.factor for d in patterns.devices.values()]),
         visit_factor=sampler.draw_each("visit_factor", patterns.visits),
         interest_lift=sampler.draw("interest_lift", patterns.interest_lift),
         value_log_mean=by_segment("value_log_mean") + sampler.draw_deviation("value"),
         value_log_spread=by_segment("value_log_spread"),
-        delay_hours=by_segment("delay_hours") * np.exp(sampler.draw_deviation("delay")),
+        delay_hours=by_segment("delay_hours") * exp(sampler.draw_deviation("delay")),
         delay_shape=by_segment("delay_shape"),
     )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import mpmath
 import numpy as np
 import pytest
 from numba import njit
@@ -43,6 +44,13 @@ def test_the_stated_error(name: str) -> None:
     expected = exact(numbers.astype(np.longdouble))
     unit = np.spacing(np.ones(1, kind)) if name in ("sinpi", "cospi") else np.spacing(np.abs(expected.astype(kind)))
     assert float(np.max(np.abs(found.astype(np.longdouble) - expected) / unit)) < bound
+
+
+def test_the_stated_error_of_the_normal_quantile() -> None:
+    points = np.concatenate([np.linspace(0.0005, 0.9995, 2_000), np.logspace(-10, -4, 100)])
+    exact = [float(mpmath.sqrt(2) * mpmath.erfinv(2 * mpmath.mpf(p) - 1)) for p in points.tolist()]
+    found = functions.each(functions.normal_quantile, points)
+    assert float(np.max(np.abs(found - exact) / np.spacing(np.abs(exact)))) < 16
 
 
 def test_where_numbers_end() -> None:

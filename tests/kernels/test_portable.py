@@ -1,7 +1,7 @@
 """The same bytes on every machine: digests of rounds and of whole runs, stored in the repository.
 
-`python -m tests.kernels.test_portable` prints them all, `parts` that of products and functions alone; `--write` stores
-them. They change only if the arithmetic of the kernels does; then the number in `numerics.PORTABLE` grows.
+`python -m tests.kernels.test_portable` prints them all, `parts` that of products and functions alone, `worlds` that of
+the worlds of a market; `--write` stores them. They change only if the arithmetic of the kernels does; then the number in `numerics.PORTABLE` grows.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import platform
 import subprocess
 import sys
 from collections.abc import Callable
@@ -20,6 +21,7 @@ import llvmlite.binding as llvm
 import numpy as np
 import pytest
 from numba import njit
+from numpy._core._multiarray_umath import __cpu_dispatch__, __cpu_features__
 
 from examples.coins import Coins
 from examples.stag_hunt import StagHunt
@@ -30,7 +32,12 @@ from parallel_agents.algorithms.ppo import PPOLearner, PPOOptions
 from parallel_agents.core.seeding import Purpose, uniforms
 from parallel_agents.kernels import mlp, optimizer
 from parallel_agents.kernels.functions import cospi, exp, expf, log1pf, logf, tanhf
+from parallel_agents.market.discovery import sample_patterns
+from parallel_agents.market.market_environment import MarketEnvironment
+from parallel_agents.market.simulation.world_arrays import episode_goals, stack_worlds
+from parallel_agents.market.worlds import create_world_variants
 from parallel_agents.nn import MLP, ActorCritic, Discrete, QuantileNetwork, SquashedGaussian, numerics
+from parallel_agents.workflows.defence import NetworkDefence
 from tests.kernels import test_rounds as rounds
 
 STORED = Path(__file__).with_name("portable.json")
@@ -104,10 +111,18 @@ def parts_digest() -> str:
     return text.hexdigest()
 
 
-def run_digest(game: Callable[..., Any], algorithm: str, **options: Any) -> str:
+def worlds_digest() -> str:
+    """Return a digest of the worlds of a market: what they are drawn from, their users, and the goals of an episode."""
+    worlds = create_world_variants(sample_patterns(), 200, seed=1)  # fewer would miss functions that seldom differ
+    arrays = stack_worlds(worlds, steps=24, decisions_per_day=24, auctions_per_step=None, seed=1)
+    goals = episode_goals(worlds, arrays, budget=None, target=None, seed=1, epoch=2)
+    return hashlib.sha256(b"".join(np.ascontiguousarray(array).tobytes() for array in (*arrays, *goals))).hexdigest()
+
+
+def run_digest(game: Callable[..., Any], algorithm: str, worlds: int = 1, **options: Any) -> str:
     """Return the digest of a short run."""
     config = {
-        "experiment": {"epochs": 4, "max_turns": 20, "record_period": 0, "seed": 3},
+        "experiment": {"epochs": 4, "max_turns": 20, "record_period": 0, "seed": 3, "worlds": worlds},
         "model": {"algorithm": algorithm, **options} | ({} if algorithm == "ppo" else {"learning_starts": 10}),
         "parallel": {"train_interval": 1, "backend": "inline"},
     }
@@ -119,7 +134,7 @@ def run_digest(game: Callable[..., Any], algorithm: str, **options: Any) -> str:
 def all_digests() -> dict[str, str]:
     """Return every digest that is stored."""
     runs = {name: run() for name, run in RUNS.items()}
-    return round_digests() | {"parts": parts_digest()} | runs
+    return round_digests() | {"parts": parts_digest(), "worlds": worlds_digest()} | runs
 
 
 RUNS: dict[str, Callable[[], str]] = {
@@ -127,6 +142,8 @@ RUNS: dict[str, Callable[[], str]] = {
     "coins, ppo": partial(run_digest, Coins, "ppo"),
     "stag hunt, iqn": partial(run_digest, StagHunt, "iqn"),
     "treasure hunt, dqn by event class": partial(run_digest, TreasureHunt, "dqn", importance={"beta": 0.4}),
+    "market, ppo": partial(run_digest, MarketEnvironment, "ppo", worlds=3),
+    "network defence, ppo": partial(run_digest, NetworkDefence, "ppo", worlds=3),
 }
 
 
@@ -135,7 +152,7 @@ def stored() -> dict[str, str]:
 
 
 def test_rounds_have_the_stored_digests() -> None:
-    found = round_digests() | {"parts": parts_digest()}
+    found = round_digests() | {"parts": parts_digest(), "worlds": worlds_digest()}
     assert found == {name: stored()[name] for name in found}
 
 
@@ -144,12 +161,40 @@ def test_runs_have_the_stored_digests(name: str) -> None:
     assert RUNS[name]() == stored()[name]
 
 
+def other_cpu(cpu: str) -> dict[str, str]:
+    """Return environment variables with which numba compiles for a CPU, and C library, numpy and torch use none of the
+    newer instructions: their functions differ in the last digits then.
+
+    Code for nehalem calls the C library for fused operations, which it would compute in software, for many minutes.
+    """
+    instructions = {"GLIBC_TUNABLES": "glibc.cpu.hwcaps=-AVX,-AVX2,-FMA,-AVX512F"} if cpu != "nehalem" else {}
+    return instructions | {
+        "NUMBA_CPU_NAME": cpu,
+        "NUMBA_CPU_FEATURES": "",
+        "NPY_DISABLE_CPU_FEATURES": " ".join(name for name in __cpu_dispatch__ if __cpu_features__[name]),
+        "ATEN_CPU_CAPABILITY": "default",
+    }
+
+
 def digests_for(cpu: str, what: str) -> Any:
-    """Return the digests in a process where numba compiles for another CPU."""
-    environment = {**os.environ, "NUMBA_CPU_NAME": cpu, "NUMBA_CPU_FEATURES": ""}
-    command = [sys.executable, "-m", "tests.kernels.test_portable", what]
+    """Return the digests in a process that computes as on another CPU."""
+    command, environment = [sys.executable, "-m", "tests.kernels.test_portable", what], {**os.environ, **other_cpu(cpu)}
     ended = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=1800, check=True)
     return json.loads(ended.stdout)
+
+
+def test_functions_of_the_c_library_and_of_numpy_differ_on_the_other_cpu() -> None:
+    """Otherwise the next test would show nothing about them."""
+    if llvm.get_host_cpu_features().get("fma") is not True or platform.libc_ver()[0] != "glibc":
+        pytest.skip("this machine has no newer instructions that could be left out")
+    script = "import numpy, math; x = numpy.arange(1, 2000) / 7; print([math.exp(v) for v in x], numpy.log(x).tolist())"
+    here, there = (
+        subprocess.run(
+            [sys.executable, "-c", script], env={**os.environ, **own}, capture_output=True, timeout=100, check=True
+        ).stdout
+        for own in ({}, other_cpu("haswell"))
+    )
+    assert here != there
 
 
 def runnable(cpu: str) -> bool:
@@ -157,10 +202,11 @@ def runnable(cpu: str) -> bool:
     return bool(llvm.get_host_cpu_features().get(needed))
 
 
-def test_a_cpu_without_fused_operations_gives_the_same_bytes() -> None:
-    if not runnable("nehalem"):
-        pytest.skip("this machine cannot run code for x86")
-    assert digests_for("nehalem", "parts") == stored()["parts"]
+@pytest.mark.parametrize(("cpu", "what"), [("nehalem", "parts"), ("haswell", "worlds")])
+def test_other_cpus_give_the_same_bytes(cpu: str, what: str) -> None:
+    if not runnable(cpu):
+        pytest.skip(f"this machine cannot run code for {cpu}")
+    assert digests_for(cpu, what) == stored()[what]
 
 
 @pytest.mark.slow
@@ -189,7 +235,8 @@ def test_a_mutant_that_lets_the_compiler_reorder_changes_bytes() -> None:
 
 
 if __name__ == "__main__":
-    digests = parts_digest() if "parts" in sys.argv else all_digests()
+    parts = {"parts": parts_digest, "worlds": worlds_digest}
+    digests = next((parts[what]() for what in sys.argv if what in parts), None) or all_digests()
     if "--write" in sys.argv:
         STORED.write_text(json.dumps(digests, indent=2) + "\n", encoding="utf-8")
     sys.stdout.write(json.dumps(digests) + "\n")

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from parallel_agents.core.seeding import Purpose, generator
-from parallel_agents.market.discovery import Patterns, discover
+from parallel_agents.market.discovery import Patterns, discover, sample_patterns
 from parallel_agents.market.sample import Sample, draw_sample
 from parallel_agents.market.worlds import World, create_world_variants
 
@@ -17,8 +17,9 @@ def sample() -> Sample:
 
 
 @pytest.fixture(scope="session")
-def patterns(sample: Sample) -> Patterns:
-    return discover(sample.tables)
+def patterns() -> Patterns:
+    """Return the patterns of `sample`, which a test compares with what discovery finds."""
+    return sample_patterns()
 
 
 @pytest.fixture(scope="session")

@@ -24,7 +24,7 @@ from parallel_agents.market.discovery.estimation import (
     dummies,
     fit_poisson,
     fit_probit,
-    hour_angles,
+    hour_waves,
     ratio,
 )
 from parallel_agents.market.discovery.export_reader import Export
@@ -418,9 +418,8 @@ def price_by_hour(ads: AdHistory, quality: Floats, period: Ints, periods: int) -
     count = len(ads.campaigns)
     if len(day) < 10 * count or len(np.unique(campaign)) < count:
         return None
-    angle = hour_angles()[hour]
     by_campaign = -dummies(campaign, count)
-    waves = [by_campaign * np.sin(angle)[:, None], by_campaign * np.cos(angle)[:, None]]
+    waves = [by_campaign * wave[hour, None] for wave in hour_waves()]
     offer = (ads.log_bid + quality)[day, campaign]
     x = np.hstack([*waves, by_campaign, -dummies(period[day], periods, drop=0), offer[:, None]])
     fit = fit_probit(x, ads.hourly_top[place], ads.hourly_auctions[place], day)

@@ -116,12 +116,13 @@ def load_patterns(source: str | Path = "") -> Patterns:
     return Patterns.load(path) if path.suffix == ".json" else discover(path)
 
 
-@lru_cache(maxsize=4)
-def sample_patterns(seed: int = 1, users: int = 3_000) -> Patterns:
-    """Return what discovery finds in a sample export, for a first run without data; computed once per process."""
-    from parallel_agents.market.sample import draw_sample  # with its compiled auctions, only where one is drawn
+@lru_cache(maxsize=1)
+def sample_patterns() -> Patterns:
+    """Return what discovery found in a sample export (`draw_sample(users=3_000, seed=1)`): a first run needs no data.
 
-    return discover(draw_sample(users=users, seed=seed).tables)
+    They are stored, since a fit differs in its last digits from one machine to another, and so would its worlds.
+    """
+    return Patterns.load(Path(__file__).with_name("sample_patterns.json"))
 
 
 def seasonality(history: History) -> tuple[tuple[Estimate, ...], tuple[Estimate, ...], dict[str, Estimate]]:

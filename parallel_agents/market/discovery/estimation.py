@@ -15,7 +15,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from statistics import NormalDist
 from typing import Literal
 
 import numpy as np
@@ -23,13 +22,14 @@ from numpy.typing import NDArray
 
 from parallel_agents.core.compiled import njit
 from parallel_agents.core.errors import NonFiniteError, RunError
+from parallel_agents.kernels.functions import cospi, each, exp, log, normal_quantile, sinpi
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Scale = Literal["linear", "log", "logit"]
 
 LEVEL = 0.90
-_Z = NormalDist().inv_cdf((1.0 + LEVEL) / 2.0)  # half of the remaining probability lies above the interval
+_Z = 1.6448536269514722  # the normal quantile of 0.95: half of the remaining probability lies above the interval
 
 _TINY = 1e-9  # how near to its bounds a rate or a share may come
 _RIDGE = 1e-3  # keeps a level without any event finite, with a wide interval
@@ -96,7 +96,7 @@ class Estimate:
         """Return the point at share u of the interval's normal distribution; it is never outside of the interval."""
         tail = (1.0 - LEVEL) / 2.0
         centre, _ = _transform(self.value, self.scale)
-        z = NormalDist().inv_cdf(tail + LEVEL * u) / _Z
+        z = normal_quantile(tail + LEVEL * u) / _Z
         edge = _transform(self.high if z > 0.0 else self.low, self.scale)[0]
         point = _transform_back(centre + abs(z) * (edge - centre), self.scale)
         return min(max(point, self.low), self.high)
@@ -113,18 +113,18 @@ def _transform(value: float, scale: Scale) -> tuple[float, float]:
     """Return the value on its scale, and the derivative of the scale there."""
     value = _clamp(value, scale)
     if scale == "log":
-        return math.log(value), 1.0 / value
+        return log(value), 1.0 / value
     if scale == "logit":
-        return math.log(value / (1.0 - value)), 1.0 / (value * (1.0 - value))
+        return log(value / (1.0 - value)), 1.0 / (value * (1.0 - value))
     return value, 1.0
 
 
 def _transform_back(point: float, scale: Scale) -> float:
     """Return the value of a point on a scale."""
     if scale == "log":
-        return math.exp(min(point, 700.0))
+        return float(exp(min(point, 700.0)))
     if scale == "logit":
-        return 1.0 / (1.0 + math.exp(-min(max(point, -700.0), 700.0)))
+        return float(1.0 / (1.0 + exp(-min(max(point, -700.0), 700.0))))
     return point
 
 
@@ -168,11 +168,6 @@ def _normal_cdf(x: Floats) -> Floats:
 def normal_cdf(x: Floats) -> Floats:
     """Return the normal distribution function of every element."""
     return np.asarray(_normal_cdf(np.ravel(np.asarray(x, np.float64))).reshape(np.shape(x)))
-
-
-def normal_quantile(p: Floats) -> Floats:
-    """Return the point below which a normal variable lies with probability p, for every element."""
-    return np.asarray(np.vectorize(NormalDist().inv_cdf, otypes=[np.float64])(p))
 
 
 def normal_density(x: Floats) -> Floats:
@@ -232,9 +227,10 @@ def student_factor(free: int) -> float:
     return 1.0 + (_Z**2 + 1.0) / (4.0 * n) + (5.0 * _Z**4 + 16.0 * _Z**2 + 3.0) / (96.0 * n**2)
 
 
-def hour_angles() -> Floats:
-    """Return the angle (24,) of the middle of every hour of a day, for its sine and cosine."""
-    return np.asarray(2.0 * np.pi * (np.arange(24) + 0.5) / 24.0)
+def hour_waves() -> tuple[Floats, Floats]:
+    """Return the sine (24,) and the cosine (24,) of the middle of every hour of a day."""
+    half_days = (np.arange(24) + 0.5) / 12.0
+    return each(sinpi, half_days), each(cospi, half_days)
 
 
 def dummies(levels: Ints, count: int, *, drop: int | None = None) -> Floats:

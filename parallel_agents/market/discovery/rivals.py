@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from parallel_agents.core.compiled import njit
+from parallel_agents.kernels.functions import each, normal_quantile
 from parallel_agents.market.discovery.competition import (
     AdHistory,
     ClickWorth,
@@ -33,9 +34,8 @@ from parallel_agents.market.discovery.estimation import (
     Floats,
     Ints,
     dummies,
-    hour_angles,
+    hour_waves,
     normal_cdf,
-    normal_quantile,
     ratio,
     ratio_of_totals,
     regress,
@@ -185,9 +185,8 @@ class _Auctions:
 
 def _wave(hours: Fit) -> Floats:
     """Return the effect (J, 24) of the hours on log bids, from sines and cosines by campaign (2 · J)."""
-    angle = hour_angles()
-    sine, cosine = hours.values.reshape(2, -1)
-    return np.asarray(np.outer(sine, np.sin(angle)) + np.outer(cosine, np.cos(angle)))
+    effects = zip(hours.values.reshape(2, -1), hour_waves(), strict=True)
+    return np.asarray(sum(np.outer(effect, wave) for effect, wave in effects))
 
 
 @njit(cache=True)  # type: ignore[untyped-decorator]
@@ -476,8 +475,8 @@ def _fit_hours(ads: AdHistory, auctions: _Auctions, bidding: Mapping[int, _Biddi
         per_success = slope / (p * (1.0 - p))
         return (top - held * p) * per_success, held * slope * per_success
 
-    angle, member = hour_angles()[hour], dummies(campaign, len(ads.campaigns))
-    x = np.hstack([member * np.sin(angle)[:, None], member * np.cos(angle)[:, None], member])
+    member = dummies(campaign, len(ads.campaigns))
+    x = np.hstack([*(member * wave[hour, None] for wave in hour_waves()), member])
     start = np.zeros(x.shape[1])
     fit = regress(x, derivatives, np.ones(len(x)), day, start)
     return fit.block(0, np.eye(2 * len(ads.campaigns)))
@@ -682,7 +681,7 @@ def _causes(ads: AdHistory, known: _Rivals, r: int, our_shock: Floats) -> Floats
         shown, b, auctions = ads.rival_shown[:, :, r], known.bidding[r], known.auctions
         entered = known.entered[0][known.group, r]
         share = np.clip(shown / np.maximum(np.nan_to_num(ads.auctions) * entered[:, None], 1e-9), 1e-6, 1.0 - 1e-6)
-        higher = normal_cdf(normal_quantile(share) + b.spread / math.sqrt(2.0)) / share
+        higher = normal_cdf(each(normal_quantile, share) + b.spread / math.sqrt(2.0)) / share
         by_hour = (auctions.hour_share * np.exp(auctions.wave)).sum(axis=1)
         spend = (shown * np.exp(b.level) * by_hour * higher).sum(axis=1)
         mean = np.cumsum(spend) / np.arange(1, ads.days + 1)

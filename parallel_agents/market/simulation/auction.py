@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from parallel_agents.core.compiled import njit
 from parallel_agents.core.seeding import draw
+from parallel_agents.kernels.functions import exp
 
 Floats = NDArray[np.float64]
 Words = tuple[np.uint64, np.uint64, np.uint64, np.uint64]
@@ -107,4 +108,4 @@ def click_price(mechanism: int, bid: float, quality: float, score_to_beat: float
     """Return what a click costs, never more than the bid; `quality` and `score_to_beat` are logarithms."""
     if mechanism == FIRST_PRICE:
         return bid
-    return min(bid, math.exp(score_to_beat - quality))
+    return float(min(bid, exp(score_to_beat - quality)))

@@ -7,7 +7,6 @@ click.
 
 from __future__ import annotations
 
-import math
 from enum import IntEnum
 from typing import NamedTuple
 
@@ -15,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from parallel_agents.core.compiled import njit
+from parallel_agents.kernels.functions import exp, log, power
 from parallel_agents.market.simulation.auction import quantile
 from parallel_agents.market.simulation.world_arrays import MAX_TOUCHES, Outcome, Parameters, State
 
@@ -114,8 +114,8 @@ def _count_caused(p: Parameters, o: Outcome, n: int, w: int, user: int, number: 
 @njit(cache=True, nogil=True, inline="always")  # type: ignore[untyped-decorator]
 def schedule_purchase(p: Parameters, o: Outcome, w: int, k: int, u_delay: float, u_value: float) -> tuple[float, float]:
     """Count a purchase of segment k and return its delay in steps (Weibull) and its value (log-normal)."""
-    hours = p.delay_hours[w, k] * (-math.log(1.0 - u_delay)) ** (1.0 / p.delay_shape[w, k])
-    value = math.exp(p.value_log_mean[w, k] + p.value_log_spread[w, k] * quantile(p.normal, u_value))
+    hours = p.delay_hours[w, k] * power(-log(1.0 - u_delay), 1.0 / p.delay_shape[w, k])
+    value = exp(p.value_log_mean[w, k] + p.value_log_spread[w, k] * quantile(p.normal, u_value))
     o.scheduled[w, 0] += 1.0
     o.scheduled[w, 1] += value
     return min(hours / p.hours_per_step[w], 2.0 * p.auctions.shape[1]), value

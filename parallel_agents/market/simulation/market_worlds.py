@@ -9,7 +9,6 @@ not show the users' segments, the rivals' bids or pending purchases.
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Callable, Sequence
 from typing import Literal
@@ -22,6 +21,7 @@ from parallel_agents.core.by_reference import by_reference
 from parallel_agents.core.compiled import compiled_once, njit
 from parallel_agents.core.errors import ActionError, ConfigError, RunError, ShapeError
 from parallel_agents.core.seeding import Purpose, key
+from parallel_agents.kernels.functions import cospi, exp, log, log1p, sinpi
 from parallel_agents.market.simulation.journeys import Attribution
 from parallel_agents.market.simulation.step import MarketArrays, StepInputs, reset_state, start_helpers, step_all
 from parallel_agents.market.simulation.world_arrays import (
@@ -290,7 +290,6 @@ def write_observations(market: MarketArrays, out: NDArray[np.float32]) -> None:
     for w in range(worlds):
         expected = p.auctions[w].sum()
         hour = p.hour[w, now]
-        day, week = 2.0 * math.pi * hour / 24.0, 2.0 * math.pi * hour / 168.0
         held = last.auctions[w].sum()
         for n in range(bidders):
             row = out[n, w]
@@ -298,32 +297,32 @@ def write_observations(market: MarketArrays, out: NDArray[np.float32]) -> None:
             impressions, credit = last.impressions[n, w].sum(), total.credits[n, w].sum()
             bought = total.conversions[n, w].sum()
             row[0] = t / steps
-            row[1], row[2] = math.sin(day), math.cos(day)
-            row[3], row[4] = math.sin(week), math.cos(week)
+            row[1], row[2] = sinpi(hour / 12.0), cospi(hour / 12.0)
+            row[3], row[4] = sinpi(hour / 84.0), cospi(hour / 84.0)
             row[5] = p.auctions[w, now] * steps / expected
-            row[6], row[7] = math.log(budget / expected), math.log(target)
+            row[6], row[7] = log(budget / expected), log(target)
             row[8] = 1.0 - spent / budget
             row[9] = spent / budget - t / steps
             row[10] = s.pace[n, w]
-            row[11] = math.log((0.01 + max(row[8], 0.0)) / (0.01 + p.auctions[w, now:].sum() / expected))
-            row[12] = math.log((1.0 + spent / target) / (1.0 + bought))
+            row[11] = log((0.01 + max(row[8], 0.0)) / (0.01 + p.auctions[w, now:].sum() / expected))
+            row[12] = log((1.0 + spent / target) / (1.0 + bought))
             row[13] = _ratio(impressions, held)
             row[14] = _ratio(last.clicks[n, w].sum(), impressions)
-            row[15] = math.log1p(total.clicks[n, w].sum())
-            row[16] = math.log1p(bought)
-            row[17] = math.log1p(_ratio(credit, spent))
-            row[18] = math.log1p(steps * last.credits[n, w].sum() / budget)
+            row[15] = log1p(total.clicks[n, w].sum())
+            row[16] = log1p(bought)
+            row[17] = log1p(_ratio(credit, spent))
+            row[18] = log1p(steps * last.credits[n, w].sum() / budget)
             row[19] = steps * last.cost[n, w].sum() / budget
             place = 20
             for j in range(campaigns):
                 row[place] = s.alpha[n, w, j]
                 row[place + 1] = _ratio(last.impressions[n, w, j], last.auctions[w, j])
                 price = _ratio(total.cost[n, w, j], total.clicks[n, w, j])
-                row[place + 2] = math.log(0.01 + price / p.predicted_value[w, j])
-                row[place + 3] = math.log1p(total.clicks[n, w, j])
-                row[place + 4] = math.log1p(total.conversions[n, w, j])
+                row[place + 2] = log(0.01 + price / p.predicted_value[w, j])
+                row[place + 3] = log1p(total.clicks[n, w, j])
+                row[place + 4] = log1p(total.conversions[n, w, j])
                 place += 5
             for c in range(p.click_rate.shape[1]):
-                row[place] = math.exp(-p.fatigue[w] * s.shown[n, w, c])
+                row[place] = exp(-p.fatigue[w] * s.shown[n, w, c])
                 row[place + 1] = _ratio(s.clicked[n, w, c], s.shown[n, w, c])
                 place += 2

@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 from parallel_agents.core.compiled import compiled_once, njit
 from parallel_agents.core.errors import RunError
 from parallel_agents.core.seeding import uniform
+from parallel_agents.kernels.functions import exp, log
 from parallel_agents.market.simulation.auction import (
     FIRST_PRICE,
     STEP_BLOCK,
@@ -48,7 +49,7 @@ Floats = NDArray[np.float64]
 
 _PACE_GAIN = 0.4
 _PACE_ABOVE = 0.5
-_LEAST_PACE = math.log(0.005)
+_LEAST_PACE = -5.298317366548036  # the logarithm of 0.005
 _LANE_BITS = np.uint64(21)
 _LANE_MASK = np.uint64((1 << 21) - 1)
 _LANE_SCALE = 1.0 / (1 << 21)
@@ -108,7 +109,10 @@ class _Rivals(NamedTuple):
 def reset_state(p: Parameters, s: State) -> None:
     """Set all worlds back to the beginning of an episode; the first pace is the usual bids over their values."""
     for w in range(len(p.budget)):
-        s.pace[:, w] = (p.usual_bid[w] - np.log(p.predicted_value[w])).mean()
+        total = 0.0
+        for j in range(p.usual_bid.shape[1]):
+            total += p.usual_bid[w, j] - log(p.predicted_value[w, j])
+        s.pace[:, w] = total / p.usual_bid.shape[1]
     for array in (s.spent, s.shift, s.step_spend, s.recent_spend, s.mean_spend, s.total_error, s.last_error):
         array[:] = 0.0
     for array in (s.shown, s.clicked, s.alpha):
@@ -132,15 +136,15 @@ def _prepare_bidders(p: Parameters, s: State, x: StepInputs, w: int, out: _Bidde
         mean += p.click_rate[w, c] / creatives
     for n in range(len(out.rate)):
         c = x.creative[n, w]
-        rate = p.click_rate[w, c] * math.exp(-p.fatigue[w] * s.shown[n, w, c])
+        rate = p.click_rate[w, c] * exp(-p.fatigue[w] * s.shown[n, w, c])
         out.rate[n] = rate
-        out.quality[n] = math.log(rate / mean) if rate > 0.0 else -math.inf
+        out.quality[n] = log(rate / mean) if rate > 0.0 else -math.inf
         for j in range(out.bids.shape[1]):
             bid = x.bids[n, w, j]
             out.bids[n, j] = bid
-            out.log_bids[n, j] = math.log(bid) if bid > 0.0 else -math.inf
+            out.log_bids[n, j] = log(bid) if bid > 0.0 else -math.inf
             if bid > 0.0:
-                s.alpha[n, w, j] = out.log_bids[n, j] - math.log(p.predicted_value[w, j])
+                s.alpha[n, w, j] = out.log_bids[n, j] - log(p.predicted_value[w, j])
                 bid_sum += out.log_bids[n, j] - p.usual_bid[w, j]
                 bid_count += 1
     if bid_count > 0:
@@ -235,7 +239,7 @@ def step_worlds(p: Parameters, s: State, o: Outcome, x: StepInputs, low: int, hi
                 scores[n] = log_bids[n, j] + quality[n]
                 left = budget[w] - spent[n, w]
                 if bids[n, j] > left:
-                    scores[n] = math.log(left) + quality[n] if left > 0.0 else -math.inf
+                    scores[n] = log(left) + quality[n] if left > 0.0 else -math.inf
             _draw_rival_scores(scores, theirs, normal, j, words, address, block + np.uint64(2))
             entrants = rank(scores, order, reserve[j])
 
@@ -245,7 +249,7 @@ def step_worlds(p: Parameters, s: State, o: Outcome, x: StepInputs, low: int, hi
                 n = order[place]
                 if n >= bidders:
                     if paced[n - bidders]:
-                        step_spend[n - bidders] += math.exp(scores[n])
+                        step_spend[n - bidders] += exp(scores[n])
                     continue
                 impressions[n, j] += 1.0
                 shown[n, chosen[n]] += 1.0
@@ -289,7 +293,7 @@ def _pace(p: Parameters, s: State, o: Outcome, w: int, t: int) -> None:
     for n in range(len(s.spent)):
         cost = o.cost[n, w].sum()
         due = max((p.budget[w] - s.spent[n, w] + cost) * share, 1e-9)
-        error = math.log(1.2 * due / (cost + 0.2 * due))
+        error = log(1.2 * due / (cost + 0.2 * due))
         pace = s.pace[n, w] + _PACE_GAIN * min(max(error, -1.0), 1.0)
         s.pace[n, w] = max(min(pace, s.alpha[n, w].mean() + _PACE_ABOVE), _LEAST_PACE)
 

@@ -9,14 +9,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from statistics import NormalDist
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from parallel_agents.core.compiled import njit
 from parallel_agents.core.errors import ConfigError, NonFiniteError
-from parallel_agents.core.seeding import Purpose, generator, uniforms
+from parallel_agents.core.seeding import Purpose, draw, generator, key, uniform, uniforms
+from parallel_agents.kernels.functions import each, exp, log, normal, normal_quantile
 from parallel_agents.market.worlds import Part, TimeWindow, World
 
 Floats = NDArray[np.float64]
@@ -171,9 +172,9 @@ def stack_worlds(
         segment_edge=np.array([p.segment_edge for p in drawn]),
         mechanism=np.array([w.market_state.mechanism for w in worlds]),
         slots=np.array([w.market_state.slots for w in worlds]),
-        reserve=np.log(np.maximum(reserve, 1e-12)),
+        reserve=each(log, np.maximum(reserve, 1e-12)),
         campaign_edge=np.cumsum(share, axis=2),
-        usual_bid=np.log(usual_bid),
+        usual_bid=each(log, usual_bid),
         hour_price=_stacked(worlds, "market_state", "hour_price")[row, of_day],
         hour_factor=_stacked(worlds, "conversion_dynamics", "hour_factor")[row, of_day],
         volatility=volatility * np.sqrt(step_hours / _HOURS_PER_DAY),
@@ -207,7 +208,9 @@ class _Population:
         mean = users.interest[self.segment]
         most = mean * (1.0 - mean)  # the largest variance that a beta distribution of this mean can have
         size = most / np.minimum(users.interest_spread[self.segment] ** 2, 0.99 * most) - 1.0
-        self.interest = rng.beta(np.maximum(size * mean, 1e-3), np.maximum(size * (1.0 - mean), 1e-3))
+        keys = np.array(key(seed, Purpose.WORLD, len(Part) + 3), np.uint64)
+        shapes = np.maximum(size * mean, 1e-3), np.maximum(size * (1.0 - mean), 1e-3)
+        self.interest = _beta_numbers(*shapes, keys, np.uint64(world.index))
         counts = np.bincount(self.segment, minlength=len(users.share))
         self.segment_first = np.concatenate([[0], np.cumsum(counts)])
         activity = np.cumsum(counts * users.activity)
@@ -217,6 +220,34 @@ class _Population:
         usual = pressure.auctions * users.count * step_hours / _HOURS_PER_DAY
         base = usual if auctions_per_step is None else auctions_per_step
         self.auctions = base * pressure.volume * _mean_volume(period, steps, step_hours)
+
+
+@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+def _beta_numbers(a: Floats, b: Floats, keys: NDArray[np.uint64], world: np.uint64) -> Floats:
+    """Return a beta number of each pair of shapes: that share of a gamma number in the sum of two."""
+    out = np.empty(len(a))
+    for i in range(len(a)):
+        first = _log_gamma_number(a[i], keys, np.uint64(i), np.uint64(0), world)
+        second = _log_gamma_number(b[i], keys, np.uint64(i), np.uint64(1), world)
+        out[i] = 1.0 / (1.0 + exp(second - first))
+    return out
+
+
+@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+def _log_gamma_number(
+    shape: float, keys: NDArray[np.uint64], epoch: np.uint64, turn: np.uint64, world: np.uint64
+) -> float:
+    """Return the logarithm of a gamma number. Marsaglia and Tsang 2000; a rejection draws the next block of words."""
+    d = (shape if shape >= 1.0 else shape + 1.0) - 1.0 / 3.0
+    c = 1.0 / np.sqrt(9.0 * d)
+    block = np.uint64(0)
+    while True:
+        words = draw(keys[0], keys[1], block, turn, epoch, world)
+        x = normal(uniform(words[0]), uniform(words[1]))
+        v = (1.0 + c * x) * (1.0 + c * x) * (1.0 + c * x)
+        if v > 0.0 and log(1.0 - uniform(words[2])) < 0.5 * x * x + d - d * v + d * log(v):
+            return float(log(d * v) + (0.0 if shape >= 1.0 else log(1.0 - uniform(words[3])) / shape))
+        block += np.uint64(1)
 
 
 def _mean_volume(period: TimeWindow, steps: int, step_hours: float) -> Floats:
@@ -239,9 +270,9 @@ def episode_goals(
     """
     indices = [world.index for world in worlds]
     u = uniforms([seed], Purpose.WORLD, [len(Part) + 2], indices, epoch=epoch, turns=1, slots=2)[0, 0]
-    ranges = {name: np.log(_stacked(worlds, "auction_pressure", name)) for name in ("budget", "target")}
+    ranges = {name: each(log, _stacked(worlds, "auction_pressure", name)) for name in ("budget", "target")}
     drawn = {
-        name: np.exp(low + u[:, i] * (high - low))
+        name: each(exp, low + u[:, i] * (high - low))
         for i, (name, (low, high)) in enumerate((n, r.T) for n, r in ranges.items())
     }
     drawn["budget"] = drawn["budget"] * p.auctions.sum(axis=1)
@@ -255,8 +286,8 @@ def episode_goals(
 
 def _normal_table() -> Floats:
     """Return the normal quantiles at 0, 1/1024, …, 1; the two ends are set so that the mean of each tail is right."""
-    inner = [NormalDist().inv_cdf(i / _QUANTILE_CELLS) for i in range(1, _QUANTILE_CELLS)]
-    end = 2.0 * NormalDist().inv_cdf(1.0 - 0.25 / _QUANTILE_CELLS) - inner[-1]
+    inner = [normal_quantile(i / _QUANTILE_CELLS) for i in range(1, _QUANTILE_CELLS)]
+    end = 2.0 * normal_quantile(1.0 - 0.25 / _QUANTILE_CELLS) - inner[-1]
     return np.array([-end, *inner, end])
 
 
@@ -328,8 +359,8 @@ def empty_outcome(p: Parameters, bidders: int) -> Outcome:
         "expected": (bidders, worlds),
     }
     shapes |= dict.fromkeys(("scheduled", "superseded", "delivered"), (worlds, 2))
-    each = [shapes.get(name, (bidders, worlds, campaigns)) for name in Outcome._fields[1:]]
-    ends = np.cumsum([math.prod(shape) for shape in each])
+    own = [shapes.get(name, (bidders, worlds, campaigns)) for name in Outcome._fields[1:]]
+    ends = np.cumsum([math.prod(shape) for shape in own])
     every = np.zeros(ends[-1])
     parts = np.split(every, ends[:-1])
-    return Outcome(every, *(part.reshape(shape) for part, shape in zip(parts, each, strict=True)))
+    return Outcome(every, *(part.reshape(shape) for part, shape in zip(parts, own, strict=True)))

@@ -186,6 +186,18 @@ def test_delays_are_recovered_although_new_clicks_and_the_end_censor_them():
     assert abs(np.mean(off)) < 1.9  # the mean of three z-values
 
 
+def test_the_stored_sample_patterns_are_those_of_the_sample(sample, patterns):
+    """Fits differ in their last digits between machines; everything else is equal."""
+    found, stored = (dict(own.estimates()) for own in (discover(sample.tables), patterns))
+    assert found.keys() == stored.keys()
+    for name, estimate in stored.items():
+        values = [(own.value, own.low, own.high) for own in (estimate, found[name])]
+        assert values[0] == pytest.approx(values[1], rel=1e-5, abs=1e-9), name
+        assert [getattr(found[name], own) == getattr(estimate, own) for own in ("count", "scale", "source")] == [
+            True
+        ] * 3
+
+
 def test_discovery_recovers_the_parameters_of_a_world_from_an_export_of_it(patterns):
     """Data → patterns → world → simulated export → patterns: the world's own numbers lie within the new intervals."""
     world = create_world_variants(patterns, 1, {"normal_market": 1.0}, seed=2)[0]
