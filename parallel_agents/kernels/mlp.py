@@ -37,7 +37,7 @@ INPUTS, OUTPUTS, STRIDE, WEIGHT, BIAS = range(5)
 
 
 @compiled_once
-def _activate(values: Array, activation: int) -> None:
+def activate(values: Array, activation: int) -> None:
     """Apply TANH or ELU to values (n), in place."""
     if activation == TANH:
         for i in range(len(values)):
@@ -121,7 +121,7 @@ def forward(
             parameters, bias_at, ending,
         )  # fmt: skip
         if index < last and activation != RELU:
-            _activate(outputs[place : place + rows * stride], activation)
+            activate(outputs[place : place + rows * stride], activation)
         source, source_at, width = outputs, place, stride
         place += rows * stride
     return source_at
