@@ -11,6 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from parallel_agents.core.compiled import compiled_once, njit
+from parallel_agents.core.seeding import shuffle
 from parallel_agents.core.types import Array
 from parallel_agents.kernels.functions import expf, log1pf, logf
 from parallel_agents.kernels.intrinsics import BLOCK
@@ -162,6 +163,46 @@ def normalize_advantages(advantages: Array, valid: Array, weights: Array, out: A
     deviation = np.sqrt(square / total) + 1e-8
     for k in range(len(advantages)):
         out[k] = np.float32((np.float64(advantages[k]) - mean) / deviation)
+
+
+@njit(cache=True, nogil=True, error_model="numpy")  # type: ignore[untyped-decorator]
+def fill_minibatches(
+    valid: Array, keys: Array, round_: np.uint64, parts: int, places: Array, shares: Array, chosen: Array, weights: Array
+) -> None:
+    """Write the sequences (N, U, B) of all updates, by each agent's own permutation in each pass, and weights (N, U, B·L).
+
+    valid: (N, K, L) which places of K sequences are samples. keys: (N, 2) of the permutations. parts: minibatches of a
+    pass. places: (K, L). shares: (N, T·W) weights of the samples; (0, 0): all weigh the same, and their weights in a
+    minibatch sum to 1. chosen and weights hold zeros, and have room for the minibatches.
+    """
+    agents, count, length = valid.shape
+    order = np.empty(count, np.int64)
+    for n in range(agents):
+        for first in range(0, chosen.shape[1], parts):
+            usable = 0
+            for k in range(count):
+                order[usable] = k
+                some = False
+                for j in range(length):
+                    some |= valid[n, k, j]
+                usable += some
+            shuffle(order[:usable], keys[n, 0], keys[n, 1], np.uint64(first // parts), round_, np.uint64(0))
+            start = 0
+            for update in range(first, first + parts):
+                size = usable // parts + (update - first < usable % parts)
+                samples = 0
+                for i in range(size):
+                    chosen[n, update, i] = order[start + i]
+                    for j in range(length):
+                        samples += valid[n, order[start + i], j]
+                share = np.float32(1.0 / max(1, samples))
+                for i in range(size):
+                    k = order[start + i]
+                    for j in range(length):
+                        if valid[n, k, j]:
+                            own = shares[n, places[k, j]] if len(shares) else _ONE
+                            weights[n, update, i * length + j] = share * own
+                start += size
 
 
 @compiled_once
