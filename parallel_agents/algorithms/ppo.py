@@ -453,9 +453,10 @@ class Rollout:
         self._drawn = None if "drawn" not in snapshot.columns else (snapshot["drawn"], snapshot["weights"])
 
     def minibatches(self, round_: int, passes: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-        """Return the minibatches of all passes: sequences (N, U, B) by each agent's own permutations, weights (N, U, B·L).
+        """Return the minibatches of all passes: sequences (N, U, B) and the weights (N, U, B·L) of their samples.
 
-        The weights of a minibatch sum to 1 where all samples weigh the same.
+        Each agent has its own permutation in each pass. The weights of a minibatch sum to 1 where all samples weigh the
+        same.
         """
         shape = (len(self._identity), passes * self._parts, self._batch)
         if self._drawn is not None:

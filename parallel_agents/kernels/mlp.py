@@ -36,7 +36,7 @@ ACTIVATIONS = ("relu", "tanh", "elu")
 INPUTS, OUTPUTS, STRIDE, WEIGHT, BIAS = range(5)
 """Columns of `layers`."""
 PIECE = 64
-"""Rows that go through all layers before the next ones, so that what a layer writes is in cache when the next reads it."""
+"""Rows that go through all layers before the next ones: what a layer writes is in cache when the next one reads it."""
 
 
 @compiled_once

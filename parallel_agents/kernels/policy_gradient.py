@@ -29,9 +29,9 @@ STATE = ("online", "first", "second", "steps", "updates")
 """Tensors of a learner's state: the fields of `Agents` before `hyper`."""
 METRICS = ("policy_loss", "value_loss", "entropy", "kl", "loss")
 """Columns of `Results.metrics`."""
-LOG_PROB, BEFORE, ADVANTAGE, RETURN, VALUE_BEFORE, SURROGATE, SLOPE, ENTROPIES, ERROR, DISTANCE, FIRST, SECOND, START = (
-    range(13)
-)
+TERMS = 13
+LOG_PROB, BEFORE, START, ADVANTAGE, RETURN, VALUE_BEFORE = range(6)
+SURROGATE, SLOPE, ENTROPIES, ERROR, DISTANCE, FIRST, SECOND = range(6, TERMS)
 """Rows of `Scratch.terms`; FIRST and SECOND are room for what the next step reads."""
 MASKED = np.float32(-1e9)
 """Logit of a forbidden action: not -infinity, so that gradients stay finite."""
@@ -104,6 +104,8 @@ class Results(NamedTuple):
 class Scratch(NamedTuple):
     """Room for one agent's update."""
 
+    places: Array
+    """int64 (B)."""
     gradient: Array
     """(P) float32, zero where a row is padded."""
     sums: Array
@@ -121,8 +123,6 @@ class Scratch(NamedTuple):
     """float32 (A, B): log-probabilities of all actions, or a Gaussian's means."""
     slopes: Array
     """float32 (A, B): their gradients."""
-    places: Array
-    """int64 (B)."""
     start: Array
     """(K) float32: log-probabilities that the early stop compares with."""
 
@@ -134,9 +134,10 @@ class Scratch(NamedTuple):
         columns = int(network.policy[-1, OUTPUTS])
         largest = int((layers[:, INPUTS] * layers[:, STRIDE]).max())
         observed, room = batch * int(layers[0, INPUTS]), max(largest, batch * (int(layers[-1, INPUTS]) + BLOCK))
-        shapes = (size, CHAINS, observed, outputs, outputs, room, (START + 1, batch), (columns, batch), (columns, batch))
-        arrays = [np.zeros(shape, np.float32) for shape in shapes]
-        return Scratch(*arrays, np.zeros(batch, np.int64), np.zeros(samples, np.float32))
+        shapes = (
+            size, CHAINS, observed, outputs, outputs, room, (TERMS, batch), (columns, batch), (columns, batch), samples,
+        )  # fmt: skip
+        return Scratch(np.zeros(batch, np.int64), *(np.zeros(shape, np.float32) for shape in shapes))
 
 
 @njit(cache=True, nogil=True, error_model="numpy")  # type: ignore[untyped-decorator]
@@ -167,13 +168,15 @@ def normalize_advantages(advantages: Array, valid: Array, weights: Array, out: A
 
 @njit(cache=True, nogil=True, error_model="numpy")  # type: ignore[untyped-decorator]
 def fill_minibatches(
-    valid: Array, keys: Array, round_: np.uint64, parts: int, places: Array, shares: Array, chosen: Array, weights: Array
-) -> None:
-    """Write the sequences (N, U, B) of all updates, by each agent's own permutation in each pass, and weights (N, U, B·L).
+    valid: Array, keys: Array, round_: np.uint64, parts: int, places: Array, shares: Array, chosen: Array,
+    weights: Array,
+) -> None:  # fmt: skip
+    """Write the sequences (N, U, B) of all updates, and the weights (N, U, B·L) of their samples.
 
-    valid: (N, K, L) which places of K sequences are samples. keys: (N, 2) of the permutations. parts: minibatches of a
-    pass. places: (K, L). shares: (N, T·W) weights of the samples; (0, 0): all weigh the same, and their weights in a
-    minibatch sum to 1. chosen and weights hold zeros, and have room for the minibatches.
+    Each agent has its own permutation in each pass. valid: (N, K, L) which places of K sequences are samples. keys:
+    (N, 2) of the permutations. parts: minibatches of a pass. places: (K, L). shares: (N, T·W) weights of the samples;
+    (0, 0): all weigh the same, and their weights in a minibatch sum to 1. chosen and weights hold zeros, and have room
+    for the minibatches.
     """
     agents, count, length = valid.shape
     order = np.empty(count, np.int64)
