@@ -9,7 +9,6 @@ import pytest
 
 from parallel_agents import Agent, Environment
 from parallel_agents.algorithms import DQN
-from parallel_agents.core.config import merge
 from parallel_agents.core.errors import ContractError, RunError
 from parallel_agents.core.seeding import Purpose, generator
 from tests.env.line_worlds import TINY, Field, Line, LineOfObjects, Walker, tiny
@@ -253,7 +252,7 @@ def test_agents_with_different_learning_rates_share_a_stack() -> None:
 
 
 def test_every_world_has_a_generator_of_its_own_that_goes_on_until_the_next_epoch() -> None:
-    game = Line(config=merge(TINY, {"experiment": {"worlds": 3, "seed": 4}}))
+    game = Line(config=tiny(experiment={"worlds": 3, "seed": 4}))
     game.begin_epoch(2)
     expected = [generator(4, Purpose.WORLD, world=world, epoch=2).random(2).tolist() for world in range(3)]
     assert len(game.streams) == 3
