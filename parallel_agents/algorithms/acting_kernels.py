@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 
 from parallel_agents.core.compiled import compiled_once, njit
 from parallel_agents.core.types import Array
-from parallel_agents.kernels.functions import cospi, exp, expm1f, log, log1p, tanhf
+from parallel_agents.kernels.functions import cospi, exp, log, log1p, tanhf
 from parallel_agents.kernels.intrinsics import WITH_BIAS, WITH_RELU, fma
-from parallel_agents.kernels.mlp import ELU, RELU, TANH
+from parallel_agents.kernels.mlp import ELU, RELU, TANH, activate
 from parallel_agents.kernels.products import multiply
 
 Floats = NDArray[np.float32]
@@ -142,14 +142,8 @@ def forward(program: NDArray[np.int64], row: Floats, inputs: Floats, outputs: Fl
         ):
             multiply(x, 0, width, 1, row, weight, stride, y, 0, stride, rows, count, depth, row, bias, ending)
         values = y[: rows * stride].reshape(rows, stride)
-        if activation == TANH:
-            for r in range(rows):
-                for o in range(count):
-                    values[r, o] = tanhf(values[r, o])
-        elif activation == ELU:
-            for r in range(rows):
-                for o in range(count):
-                    values[r, o] = expm1f(values[r, o]) if values[r, o] < np.float32(0.0) else values[r, o]
+        if activation in (TANH, ELU):
+            activate(y[: rows * stride], activation)
         width = stride
         if quantiles:
             for w in range(worlds):

@@ -46,7 +46,7 @@ from parallel_agents.algorithms.options import (
 )
 from parallel_agents.core.config import build_section
 from parallel_agents.core.errors import ConfigError, ContractError, NonFiniteError, ShapeError
-from parallel_agents.core.seeding import Identity, Purpose, generator
+from parallel_agents.core.seeding import Identity, Purpose, generator, key
 from parallel_agents.core.types import Array
 from parallel_agents.kernels import policy_gradient as kernel
 from parallel_agents.nn import (
@@ -392,13 +392,14 @@ class PPOLearner(RowLearner):
         if rollout.stops_early:
             stopping = np.isfinite(rollout.limits)[:, None]
             rollout.start = np.where(stopping, updates.log_probs(rollout), rollout.log_prob)
+        chosen, weights = rollout.minibatches(snapshot.round, self.n_epochs)
         running = rollout.ready.copy()
         attempts = np.zeros(len(identity), np.int64)
         for pass_ in range(self.n_epochs):
             distance = np.zeros(len(identity))
-            for chosen, weights in rollout.minibatches(snapshot.round, pass_):
-                distance += updates.step(rollout, chosen, weights, running) / self.n_minibatches
-                attempts += running & weights.any(axis=1)
+            for update in range(pass_ * self.n_minibatches, (pass_ + 1) * self.n_minibatches):
+                distance += updates.step(rollout, chosen[:, update], weights[:, update], running) / self.n_minibatches
+                attempts += running & weights[:, update].any(axis=1)
             running = running & ~(distance > rollout.limits)
         new["updates"].copy_(torch.from_numpy(updates.count))
         accepted = updates.count - before
@@ -426,9 +427,7 @@ class Rollout:
         self.sequences, self.inside = _sequences(snapshot["valid"].shape[1], snapshot["valid"].shape[2], length)
         self._valid: NDArray[np.bool_] = valid[:, self.sequences] & self.inside
         """(N, K, L) which places of the sequences are samples."""
-        self._usable = [np.flatnonzero(own.any(axis=-1)) for own in self._valid]
-        """Per agent: the sequences that hold a sample."""
-        self.ready = snapshot["ready"] & np.array([len(own) > 0 for own in self._usable])
+        self.ready = snapshot["ready"] & self._valid.any(axis=(1, 2))
         self.limits = np.where(hyper["target_kl"] > 0, hyper["target_kl"], np.inf)
         self.stops_early = bool(np.isfinite(self.limits).any())
         places = valid.shape[1]
@@ -453,40 +452,40 @@ class Rollout:
             kernel.normalize_advantages(raw_advantages[n], valid[n], shares, self.advantages[n])
         self._drawn = None if "drawn" not in snapshot.columns else (snapshot["drawn"], snapshot["weights"])
 
-    def minibatches(self, round_: int, pass_: int) -> list[tuple[NDArray[np.int64], NDArray[np.float32]]]:
-        """Return the minibatches of one pass: sequences (N, B) by each agent's own permutation, and weights (N, B·L).
+    def minibatches(self, round_: int, passes: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+        """Return the minibatches of all passes: sequences (N, U, B) and the weights (N, U, B·L) of their samples.
 
-        The weights sum to 1 where all samples weigh the same.
+        Each agent has its own permutation in each pass. The weights of a minibatch sum to 1 where all samples weigh the
+        same.
         """
+        shape = (len(self._identity), passes * self._parts, self._batch)
         if self._drawn is not None:
-            return self._drawn_minibatches(pass_)
-        agents, length = len(self._identity), self.sequences.shape[1]
-        parts = [
-            (np.zeros((agents, self._batch), np.int64), np.zeros((agents, self._batch * length), np.float32))
-            for _ in range(self._parts)
+            samples, corrections = self._drawn
+            return samples.reshape(shape), (corrections / self._batch).astype(np.float32).reshape(shape)
+        most = int(self._valid.any(axis=2).sum(axis=1).max())
+        if most > self._parts * self._batch:
+            raise ShapeError(f"{most} samples for {self._parts} minibatches of {self._batch}: give fewer at a time")
+        keys = [
+            key(seed, Purpose.PERMUTATION, agent)
+            for seed, agent in zip(self._identity.seeds, self._identity.agents, strict=True)
         ]
-        for row, (seed, agent) in enumerate(zip(self._identity.seeds, self._identity.agents, strict=True)):
-            draws = generator(seed, Purpose.PERMUTATION, agent=agent, epoch=round_, turn=pass_)
-            shares = np.array_split(draws.permutation(self._usable[row]), self._parts)
-            for (chosen, weights), share in zip(parts, shares, strict=True):
-                chosen[row, : len(share)] = share
-                samples = self._valid[row, share].reshape(-1)
-                weights[row, : len(samples)] = samples / max(1, np.count_nonzero(samples))
-                if self._weights is not None:
-                    weights[row, : len(samples)] *= self._weights[row, self.sequences[share].reshape(-1)]
-        return parts
-
-    def _drawn_minibatches(self, pass_: int) -> list[tuple[NDArray[np.int64], NDArray[np.float32]]]:
-        """Return the samples (N, B) that were drawn for this pass, and their corrections (N, B) over B."""
-        assert self._drawn is not None
-        samples, weights = self._drawn
-        starts = (pass_ * self._parts + np.arange(self._parts)) * self._batch
-        cuts = [slice(first, first + self._batch) for first in starts]
-        return [(samples[:, cut], (weights[:, cut] / self._batch).astype(np.float32)) for cut in cuts]
+        chosen = np.zeros(shape, np.int64)
+        weights = np.zeros((*shape[:2], self._batch * self.sequences.shape[1]), np.float32)
+        kernel.fill_minibatches(
+            self._valid,
+            np.array(keys, np.uint64),
+            np.uint64(round_),
+            self._parts,
+            self.sequences,
+            np.empty((0, 0), np.float32) if self._weights is None else self._weights,
+            chosen,
+            weights,
+        )
+        return chosen, weights
 
     def samples(self, round_: int, passes: int) -> kernel.Samples:
         """Return the samples of all updates of a round, as compiled kernels read them."""
-        parts = [part for pass_ in range(passes) for part in self.minibatches(round_, pass_)]
+        chosen, weights = self.minibatches(round_, passes)
         gaussian = self.actions.dtype == np.float32
         actions = np.ascontiguousarray(self.actions).reshape(*self.log_prob.shape, -1)
         return kernel.Samples(
@@ -498,8 +497,8 @@ class Rollout:
             values=np.ascontiguousarray(self.values, np.float32),
             returns=np.ascontiguousarray(self.returns, np.float32),
             advantages=self.advantages,
-            chosen=np.stack([chosen for chosen, _ in parts], 1),
-            weights=np.stack([weights for _, weights in parts], 1),
+            chosen=chosen,
+            weights=weights,
             ready=self.ready,
         )
 

@@ -164,6 +164,8 @@ class SharedCache(FunctionCache):  # type: ignore[misc]
             found = super().load_overload(signature, context)
             if found is not None:
                 self._give_back()
+        if found is not None:  # numba forgets what to load before it, which its callers inherit when they are compiled
+            found.library._reload_init.update(found.reload_init)
         return found
 
     def save_overload(self, signature: Any, result: Any) -> None:

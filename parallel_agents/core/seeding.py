@@ -6,8 +6,8 @@ restore, and an agent that does not explore in a turn shifts nothing.
 
 The numbers are those of numpy's Philox4x64-10 (Salmon et al. 2011), used as a counter-based function:
 the key holds seed, purpose and agent, the counter holds world, epoch, turn and slot. `generator` gives a
-numpy Generator standing at an address; `uniforms` fills whole blocks; `draw` and `uniform` are the same
-numbers for use inside other compiled kernels.
+numpy Generator standing at an address; `uniforms` fills whole blocks; `draw`, `uniform` and `shuffle` are the
+same numbers for use inside other compiled kernels.
 
 >>> a = generator(0, Purpose.ACT, agent=3, world=1, epoch=7, turn=2).random(2)
 >>> b = uniforms([0], Purpose.ACT, [3], [1], epoch=7, turns=4, slots=2)[2, 0, 0]
@@ -120,6 +120,29 @@ def draw(
 def uniform(word: np.uint64) -> float:
     """Return a word as a float in [0, 1), as numpy's `Generator.random` makes it."""
     return (word >> _DROP) * (1.0 / 9007199254740992.0)
+
+
+@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+def shuffle(
+    items: NDArray[np.int64], k0: np.uint64, k1: np.uint64, turn: np.uint64, epoch: np.uint64, world: np.uint64
+) -> None:
+    """Shuffle fewer than 2**32 items in place, as numpy's `Generator.shuffle` does at an address."""
+    words = draw(k0, k1, np.uint64(0), turn, epoch, world)
+    drawn, mask = 0, np.uint64(1)
+    while mask < len(items) - 1:
+        mask = (mask << _ONE) | _ONE
+    for i in range(len(items) - 1, 0, -1):
+        if mask >> _ONE >= np.uint64(i):
+            mask >>= _ONE
+        j = np.uint64(i + 1)
+        while j > np.uint64(i):  # numbers of as many bits as i has, until one is small enough
+            if drawn and drawn % 8 == 0:
+                words = draw(k0, k1, np.uint64(drawn // 8), turn, epoch, world)
+            word = words[drawn // 2 % 4]  # of each word the lower half first
+            j = (word >> np.uint64(32) if drawn % 2 else word) & mask
+            drawn += 1
+        other = np.int64(j)
+        items[i], items[other] = items[other], items[i]
 
 
 @njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]

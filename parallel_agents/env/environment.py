@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, overload
 
 import numpy as np
 
@@ -42,6 +42,31 @@ TURN_HOOKS = (
     "add_rewards", "events",
 )  # fmt: skip
 """Methods that compiled epochs do not call."""
+
+
+class Streams(Sequence[np.random.Generator]):
+    """One random generator per world, each made when it is first asked for: compiled worlds need none."""
+
+    def __init__(self, seed: int, worlds: range, epoch: int) -> None:
+        self._seed, self._worlds, self._epoch = seed, worlds, epoch
+        self._made: dict[int, np.random.Generator] = {}
+
+    def __len__(self) -> int:
+        return len(self._worlds)
+
+    @overload
+    def __getitem__(self, index: int) -> np.random.Generator: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> list[np.random.Generator]: ...
+
+    def __getitem__(self, index: int | slice) -> np.random.Generator | list[np.random.Generator]:
+        if isinstance(index, slice):
+            return [self[place] for place in range(len(self))[index]]
+        world = self._worlds[index]
+        if world not in self._made:
+            self._made[world] = generator(self._seed, Purpose.WORLD, world=world, epoch=self._epoch)
+        return self._made[world]
 
 
 class Environment:
@@ -432,8 +457,8 @@ class Environment:
                 agent.model.use_masks()
         _check_distinct(self.agents, "buffer", lambda agent: getattr(agent.model, "memory", None))
 
-    def _make_streams(self) -> list[np.random.Generator]:
-        return [generator(self.seed, Purpose.WORLD, world=w, epoch=self.epoch) for w in self.world_numbers]
+    def _make_streams(self) -> Streams:
+        return Streams(self.seed, self.world_numbers, self.epoch)
 
     def _each_world(self) -> Iterator[tuple[int, Any, list[Agent]]]:
         """Yield each world's index, object and agents, with `self.world`, `self.agents` and `self.rng` set to it."""

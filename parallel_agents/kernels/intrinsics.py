@@ -104,6 +104,20 @@ def prefetch(context: Any, array: Any, at: Any) -> tuple[Any, Callable[..., Any]
     return types.void(array, WHOLE), emit
 
 
+@intrinsic  # type: ignore[untyped-decorator]
+def widest_vectors(context: Any) -> tuple[Any, Callable[..., Any]]:
+    """Let the loops of the calling function use vectors of 16 float32 numbers where the CPU has them.
+
+    For most of those CPUs LLVM would choose 8. The function must be `compiled_once`: inlined, it loses this.
+    """
+
+    def emit(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        set.add(builder.function.attributes, '"prefer-vector-width"="512"')  # llvmlite's own `add` does not know it
+        return context.get_dummy_value()
+
+    return types.void(), emit
+
+
 if numba.config.DISABLE_JIT:  # nothing is compiled: for debugging, with other bytes
 
     def fma(a: Any, b: Any, c: Any) -> Any:
@@ -116,6 +130,9 @@ if numba.config.DISABLE_JIT:  # nothing is compiled: for debugging, with other b
         out[out_at : out_at + count] = source[source_at : source_at + count]
 
     def prefetch(array: Any, at: int) -> None:
+        pass
+
+    def widest_vectors() -> None:
         pass
 
     bits32, bits64 = _view(np.float32, np.int32), _view(np.float64, np.int64)

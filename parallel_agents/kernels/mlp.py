@@ -26,6 +26,7 @@ from parallel_agents.kernels.intrinsics import (
     WITH_BIAS,
     WITH_RELU,
     transpose_block,
+    widest_vectors,
 )
 from parallel_agents.kernels.products import multiply, product
 
@@ -34,11 +35,14 @@ ACTIVATIONS = ("relu", "tanh", "elu")
 """Names of the activations, by their numbers."""
 INPUTS, OUTPUTS, STRIDE, WEIGHT, BIAS = range(5)
 """Columns of `layers`."""
+PIECE = 64
+"""Rows that go through all layers before the next ones: what a layer writes is in cache when the next one reads it."""
 
 
 @compiled_once
-def _activate(values: Array, activation: int) -> None:
+def activate(values: Array, activation: int) -> None:
     """Apply TANH or ELU to values (n), in place."""
+    widest_vectors()
     if activation == TANH:
         for i in range(len(values)):
             values[i] = tanhf(values[i])
@@ -74,6 +78,7 @@ def transpose(values: Array, at: int, rows: int, columns: int, stride: int, out:
 @compiled_once
 def _slope(values: Array, deltas: Array, activation: int) -> None:
     """Multiply deltas (n) in place by the derivative of the activation that gave the values (n)."""
+    widest_vectors()
     zero, one = np.float32(0.0), np.float32(1.0)
     if activation == RELU:
         for i in range(len(values)):
@@ -101,30 +106,33 @@ def forward(
 
     Each output is one chain of fma from 0 over ascending inputs, then plus the bias: the same whatever `rows` is.
     """
-    source, source_at, width = inputs, inputs_at, layers[0, INPUTS]
-    place = outputs_at
-    last = len(layers) - 1
-    for index in range(len(layers)):
-        fan_in, fan_out, stride = layers[index, INPUTS], layers[index, OUTPUTS], layers[index, STRIDE]
-        weight_at, bias_at = at + layers[index, WEIGHT], at + layers[index, BIAS]
-        if index == last and fan_out < BLOCK <= rows:  # computed transposed, so that a tile has whole vectors
-            transpose(source, source_at, rows, fan_in, width, room)
-            turned = rows * fan_in
-            product(parameters, weight_at, 1, stride, room, 0, rows, room, turned, rows, fan_out, rows, fan_in)
-            for j in range(fan_out):
-                for i in range(rows):
-                    outputs[place + i * stride + j] = room[turned + j * rows + i] + parameters[bias_at + j]
-            return place
-        ending = WITH_RELU if index < last and activation == RELU else WITH_BIAS
-        multiply(
-            source, source_at, width, 1, parameters, weight_at, stride, outputs, place, stride, rows, fan_out, fan_in,
-            parameters, bias_at, ending,
-        )  # fmt: skip
-        if index < last and activation != RELU:
-            _activate(outputs[place : place + rows * stride], activation)
-        source, source_at, width = outputs, place, stride
-        place += rows * stride
-    return source_at
+    size, last = min(rows, PIECE), len(layers) - 1
+    last_at = outputs_at + rows * layers[:-1, STRIDE].sum()
+    for start in range(0, rows, PIECE):
+        first = min(start, rows - size)  # the last piece overlaps the one before
+        source, width, place = inputs, layers[0, INPUTS], outputs_at
+        source_at = inputs_at + first * width
+        for index in range(last + 1):
+            fan_in, fan_out, stride = layers[index, INPUTS], layers[index, OUTPUTS], layers[index, STRIDE]
+            weight_at, bias_at, at_piece = at + layers[index, WEIGHT], at + layers[index, BIAS], place + first * stride
+            if index == last and fan_out < BLOCK <= size:  # computed transposed, so that a tile has whole vectors
+                transpose(source, source_at, size, fan_in, width, room)
+                turned = size * fan_in
+                product(parameters, weight_at, 1, stride, room, 0, size, room, turned, size, fan_out, size, fan_in)
+                for j in range(fan_out):
+                    for i in range(size):
+                        outputs[at_piece + i * stride + j] = room[turned + j * size + i] + parameters[bias_at + j]
+                break
+            ending = WITH_RELU if index < last and activation == RELU else WITH_BIAS
+            multiply(
+                source, source_at, width, 1, parameters, weight_at, stride, outputs, at_piece, stride, size, fan_out,
+                fan_in, parameters, bias_at, ending,
+            )  # fmt: skip
+            if index < last and activation != RELU:
+                activate(outputs[at_piece : at_piece + size * stride], activation)
+            source, source_at, width = outputs, at_piece, stride
+            place += rows * stride
+    return last_at
 
 
 @compiled_once
@@ -164,10 +172,13 @@ def backward(
         sum_rows(deltas, place, rows, fan_out, stride, gradients, gradients_at + layers[index, BIAS], room)
         if index:
             transpose(parameters, at + layers[index, WEIGHT], fan_in, fan_out, stride, room)
-            product(
-                deltas, place, stride, 1, room, 0, fan_in, deltas, before, width, rows, fan_in, fan_out,
-            )  # fmt: skip
-            _slope(outputs[before : before + rows * width], deltas[before : before + rows * width], activation)
+            for first in range(0, rows, PIECE):
+                size, start = min(PIECE, rows - first), before + first * width
+                product(
+                    deltas, place + first * stride, stride, 1, room, 0, fan_in, deltas, start, width, size, fan_in,
+                    fan_out,
+                )  # fmt: skip
+                _slope(outputs[start : start + size * width], deltas[start : start + size * width], activation)
             place = before
 
 

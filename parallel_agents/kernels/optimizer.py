@@ -16,7 +16,7 @@ from numba.extending import intrinsic
 
 from parallel_agents.core.compiled import compiled_once, njit
 from parallel_agents.core.types import Array
-from parallel_agents.kernels.intrinsics import NUMBERS, WHOLE, Vectors, data_of, fma
+from parallel_agents.kernels.intrinsics import NUMBERS, WHOLE, Vectors, data_of, fma, widest_vectors
 
 CHAINS = 32
 """A sum of squares is that many chains of fma, over every 32nd number, added in ascending order."""
@@ -80,6 +80,7 @@ def adam(rows: Array, gradient: Array, first: Array, second: Array, step: int, r
 
     factor: by what the gradient is multiplied first.
     """
+    widest_vectors()
     size = np.float32(rate / (1.0 - _power(BETA1, step)))
     scale = np.float32(1.0 / np.sqrt(1.0 - _power(BETA2, step)))
     for i in range(len(rows)):

@@ -11,10 +11,11 @@ from typing import NamedTuple
 import numpy as np
 
 from parallel_agents.core.compiled import compiled_once, njit
+from parallel_agents.core.seeding import shuffle
 from parallel_agents.core.types import Array
 from parallel_agents.kernels.functions import expf, log1pf, logf
 from parallel_agents.kernels.intrinsics import BLOCK
-from parallel_agents.kernels.mlp import INPUTS, STRIDE, TANH, backward, forward
+from parallel_agents.kernels.mlp import INPUTS, OUTPUTS, STRIDE, TANH, backward, forward
 from parallel_agents.kernels.optimizer import CHAINS, adam, clip_factor, squared_norm
 from parallel_agents.kernels.schedules import scheduled
 
@@ -28,6 +29,10 @@ STATE = ("online", "first", "second", "steps", "updates")
 """Tensors of a learner's state: the fields of `Agents` before `hyper`."""
 METRICS = ("policy_loss", "value_loss", "entropy", "kl", "loss")
 """Columns of `Results.metrics`."""
+TERMS = 13
+LOG_PROB, BEFORE, START, ADVANTAGE, RETURN, VALUE_BEFORE = range(6)
+SURROGATE, SLOPE, ENTROPIES, ERROR, DISTANCE, FIRST, SECOND = range(6, TERMS)
+"""Rows of `Scratch.terms`; FIRST and SECOND are room for what the next step reads."""
 MASKED = np.float32(-1e9)
 """Logit of a forbidden action: not -infinity, so that gradients stay finite."""
 _HALF_LOG_2_PI = np.float32(0.9189385332046727)
@@ -99,6 +104,8 @@ class Results(NamedTuple):
 class Scratch(NamedTuple):
     """Room for one agent's update."""
 
+    places: Array
+    """int64 (B)."""
     gradient: Array
     """(P) float32, zero where a row is padded."""
     sums: Array
@@ -110,8 +117,12 @@ class Scratch(NamedTuple):
     deltas: Array
     room: Array
     """float32, for `mlp.forward` and `mlp.backward`."""
+    terms: Array
+    """float32 (13, B): numbers of each sample of a minibatch."""
     logs: Array
-    """float32: log-probabilities of all actions of a sample."""
+    """float32 (A, B): log-probabilities of all actions, or a Gaussian's means."""
+    slopes: Array
+    """float32 (A, B): their gradients."""
     start: Array
     """(K) float32: log-probabilities that the early stop compares with."""
 
@@ -120,11 +131,13 @@ class Scratch(NamedTuple):
         """Return room for rows of this size, minibatches of this size and so many samples."""
         layers = np.concatenate([network.policy, network.value])
         outputs = batch * int(layers[:, STRIDE].sum())
-        widest = int(network.policy[-1, STRIDE])
+        columns = int(network.policy[-1, OUTPUTS])
         largest = int((layers[:, INPUTS] * layers[:, STRIDE]).max())
         observed, room = batch * int(layers[0, INPUTS]), max(largest, batch * (int(layers[-1, INPUTS]) + BLOCK))
-        lengths = (size, CHAINS, observed, outputs, outputs, room, widest, samples)
-        return Scratch(*(np.zeros(length, np.float32) for length in lengths))
+        shapes = (
+            size, CHAINS, observed, outputs, outputs, room, (TERMS, batch), (columns, batch), (columns, batch), samples,
+        )  # fmt: skip
+        return Scratch(np.zeros(batch, np.int64), *(np.zeros(shape, np.float32) for shape in shapes))
 
 
 @njit(cache=True, nogil=True, error_model="numpy")  # type: ignore[untyped-decorator]
@@ -154,161 +167,296 @@ def normalize_advantages(advantages: Array, valid: Array, weights: Array, out: A
 
 
 @njit(cache=True, nogil=True, error_model="numpy")  # type: ignore[untyped-decorator]
-def log_softmax(outputs: Array, at: int, size: int, masks: Array, first: int, logs: Array) -> None:
-    """Write the log-probabilities of one choice from logits at `at`; masks are read, logs written from `first` on."""
-    top = np.float32(-np.inf)
-    for a in range(size):
-        logit = outputs[at + a] if len(masks) == 0 or masks[first + a] else MASKED
-        logs[first + a] = logit
-        if logit > top or logit != logit:
-            top = logit
-    total = _ZERO
-    for a in range(size):
-        total += expf(logs[first + a] - top)
-    shift = top + logf(total)
-    for a in range(size):
-        logs[first + a] -= shift
+def fill_minibatches(
+    valid: Array, keys: Array, round_: np.uint64, parts: int, places: Array, shares: Array, chosen: Array,
+    weights: Array,
+) -> None:  # fmt: skip
+    """Write the sequences (N, U, B) of all updates, and the weights (N, U, B·L) of their samples.
+
+    Each agent has its own permutation in each pass. valid: (N, K, L) which places of K sequences are samples. keys:
+    (N, 2) of the permutations. parts: minibatches of a pass. places: (K, L). shares: (N, T·W) weights of the samples;
+    (0, 0): all weigh the same, and their weights in a minibatch sum to 1. chosen and weights hold zeros, and have room
+    for the minibatches.
+    """
+    agents, count, length = valid.shape
+    order = np.empty(count, np.int64)
+    for n in range(agents):
+        for first in range(0, chosen.shape[1], parts):
+            usable = 0
+            for k in range(count):
+                order[usable] = k
+                some = False
+                for j in range(length):
+                    some |= valid[n, k, j]
+                usable += some
+            shuffle(order[:usable], keys[n, 0], keys[n, 1], np.uint64(first // parts), round_, np.uint64(0))
+            start = 0
+            for update in range(first, first + parts):
+                size = usable // parts + (update - first < usable % parts)
+                samples = 0
+                for i in range(size):
+                    chosen[n, update, i] = order[start + i]
+                    for j in range(length):
+                        samples += valid[n, order[start + i], j]
+                share = np.float32(1.0 / max(1, samples))
+                for i in range(size):
+                    k = order[start + i]
+                    for j in range(length):
+                        if valid[n, k, j]:
+                            own = shares[n, places[k, j]] if len(shares) else _ONE
+                            weights[n, update, i * length + j] = share * own
+                start += size
 
 
-@njit(cache=True, nogil=True, error_model="numpy")  # type: ignore[untyped-decorator]
-def _log_prob(
-    network: Network, parameters: Array, samples: Samples, n: int, k: int, outputs: Array, at: int, logs: Array
-) -> np.float32:
-    """Return the log-probability of sample k's action from policy outputs at `at`; write those of choices to logs."""
-    total = _ZERO
-    if len(network.sizes):
-        masks = samples.masks.reshape(-1)[:0]
-        if samples.masks.shape[0]:
-            masks = samples.masks[n, k]
-        first = 0
-        for c in range(len(network.sizes)):
-            log_softmax(outputs, at + first, network.sizes[c], masks, first, logs)
-            total += logs[first + samples.choices[n, k, c]]
-            first += network.sizes[c]
-        return total
-    for a in range(samples.raw.shape[2]):
-        action, log_std = samples.raw[n, k, a], parameters[n, network.log_std + a]
-        score = (action - outputs[at + a]) * expf(-log_std)
-        inverse = -_TWO * action
+@compiled_once
+def _log_softmax(logs: Array, size: int, rows: int, top: Array, total: Array) -> None:
+    """Replace the logits (size, rows) of one choice by log-probabilities; top, total: room for `rows` numbers."""
+    for r in range(rows):
+        top[r], total[r] = np.float32(-np.inf), _ZERO
+    for a in range(size):
+        own = logs[a]
+        for r in range(rows):
+            top[r] = own[r] if own[r] > top[r] or own[r] != own[r] else top[r]
+    for a in range(size):
+        own = logs[a]
+        for r in range(rows):
+            total[r] += expf(own[r] - top[r])
+    for r in range(rows):
+        top[r] += logf(total[r])
+    for a in range(size):
+        own = logs[a]
+        for r in range(rows):
+            own[r] -= top[r]
+
+
+@compiled_once
+def _gaussian_log_prob(actions: Array, means: Array, log_std: np.float32, rows: int, out: Array) -> None:
+    """Add the log-probabilities of one number of the actions, before squashing, to `out` (rows)."""
+    inverse_std = expf(-log_std)
+    for r in range(rows):
+        score = (actions[r] - means[r]) * inverse_std
+        inverse = -_TWO * actions[r]
         softplus = (inverse if inverse > _ZERO else _ZERO) + log1pf(expf(-abs(inverse)))
-        squash = _TWO * (_LOG_2 - action - softplus)  # log(1 - tanh²), without overflow
-        total += -_HALF * score * score - log_std - _HALF_LOG_2_PI - squash
-    return total
+        squash = _TWO * (_LOG_2 - actions[r] - softplus)  # log(1 - tanh²), without overflow
+        out[r] += -_HALF * score * score - log_std - _HALF_LOG_2_PI - squash
 
 
-@njit(cache=True, nogil=True, error_model="numpy")  # type: ignore[untyped-decorator]
+@compiled_once
+def _log_probs(
+    network: Network, parameters: Array, samples: Samples, n: int, chosen: Array, rows: int, outputs: Array, at: int,
+    scratch: Scratch,
+) -> None:  # fmt: skip
+    """Write the log-probabilities of the actions of some samples to `terms[LOG_PROB]`, those of choices to `logs`.
+
+    outputs: of the policy, from `at` on. For a Gaussian, actions and means are written to `slopes` and `logs`.
+    """
+    terms, logs, stride = scratch.terms, scratch.logs, network.policy[-1, STRIDE]
+    log_prob = terms[LOG_PROB]
+    for r in range(rows):
+        log_prob[r] = _ZERO
+        for a in range(network.policy[-1, OUTPUTS]):
+            logs[a, r] = outputs[at + r * stride + a]
+    if len(network.sizes) == 0:
+        for a in range(samples.raw.shape[2]):
+            for r in range(rows):
+                scratch.slopes[a, r] = samples.raw[n, chosen[r], a]
+            _gaussian_log_prob(scratch.slopes[a], logs[a], parameters[n, network.log_std + a], rows, log_prob)
+        return
+    if samples.masks.shape[0]:
+        for r in range(rows):
+            for a in range(samples.masks.shape[2]):
+                if not samples.masks[n, chosen[r], a]:
+                    logs[a, r] = MASKED
+    first = 0
+    for c in range(len(network.sizes)):
+        _log_softmax(logs[first:], network.sizes[c], rows, terms[FIRST], terms[SECOND])
+        for r in range(rows):
+            log_prob[r] += logs[first + samples.choices[n, chosen[r], c], r]
+        first += network.sizes[c]
+
+
+@compiled_once
+def _choice_slopes(
+    logs: Array, slopes: Array, size: int, rows: int, of_log_prob: Array, weights: Array, entropy_weight: np.float32,
+    own: Array, entropy: Array,
+) -> None:  # fmt: skip
+    """Write the gradients (size, rows) of one choice's logits, but for the chosen ones; add its entropy to `entropy`.
+
+    own: room for `rows` numbers.
+    """
+    for r in range(rows):
+        own[r] = _ZERO
+    for a in range(size):
+        log, share = logs[a], slopes[a]
+        for r in range(rows):
+            share[r] = expf(log[r])
+            own[r] -= share[r] * log[r]
+    for a in range(size):
+        log, slope = logs[a], slopes[a]
+        for r in range(rows):
+            of_entropy = -weights[r] * entropy_weight
+            slope[r] = -slope[r] * (of_log_prob[r] + of_entropy * (log[r] + own[r]))
+    for r in range(rows):
+        entropy[r] += own[r]
+
+
+@compiled_once
 def _policy_gradient(
-    network: Network, parameters: Array, samples: Samples, n: int, k: int, outputs: Array, deltas: Array, at: int,
-    logs: Array, gradient: Array, of_log_prob: np.float32, of_entropy: np.float32,
-) -> np.float32:  # fmt: skip
-    """Write the gradients of policy outputs at `at`, add those of log deviations; return the entropy."""
-    entropy = _ZERO
-    if len(network.sizes):
-        first = 0
-        for c in range(len(network.sizes)):
-            size = network.sizes[c]
-            own = _ZERO
-            for a in range(first, first + size):
-                own -= expf(logs[a]) * logs[a]
-            for a in range(first, first + size):
-                share = expf(logs[a])
-                deltas[at + a] = -share * (of_log_prob + of_entropy * (logs[a] + own))
-            deltas[at + first + samples.choices[n, k, c]] += of_log_prob
-            if samples.masks.shape[0]:
-                for a in range(first, first + size):
-                    if not samples.masks[n, k, a]:
-                        deltas[at + a] = _ZERO
-            entropy += own
-            first += size
-        return entropy
+    network: Network, parameters: Array, samples: Samples, n: int, chosen: Array, rows: int, weights: Array,
+    entropy_weight: np.float32, deltas: Array, at: int, scratch: Scratch,
+) -> None:  # fmt: skip
+    """Write the gradients of policy outputs from `at` on and those of log deviations, and `terms[ENTROPIES]`.
+
+    `terms[SLOPE]` holds the gradients of the log-probabilities, `logs` and `slopes` what `_log_probs` wrote.
+    """
+    terms, logs, slopes, stride = scratch.terms, scratch.logs, scratch.slopes, network.policy[-1, STRIDE]
+    of_log_prob, entropy = terms[SLOPE], terms[ENTROPIES]
+    for r in range(rows):
+        entropy[r] = _ZERO
+    first = 0
+    for c in range(len(network.sizes)):
+        size = network.sizes[c]
+        _choice_slopes(
+            logs[first:], slopes[first:], size, rows, of_log_prob, weights, entropy_weight, terms[FIRST], entropy
+        )  # fmt: skip
+        for r in range(rows):
+            slopes[first + samples.choices[n, chosen[r], c], r] += of_log_prob[r]
+        first += size
+    if samples.masks.shape[0]:
+        for r in range(rows):
+            for a in range(first):
+                if not samples.masks[n, chosen[r], a]:
+                    slopes[a, r] = _ZERO
     for a in range(samples.raw.shape[2]):
-        log_std = parameters[n, network.log_std + a]
+        log_std, total = parameters[n, network.log_std + a], _ZERO
         inverse = expf(-log_std)
-        score = (samples.raw[n, k, a] - outputs[at + a]) * inverse
-        deltas[at + a] = of_log_prob * score * inverse
-        gradient[network.log_std + a] += of_log_prob * (score * score - _ONE) + of_entropy
-        entropy += log_std + _HALF_LOG_2_PI_E
-    return entropy
+        for r in range(rows):
+            score = (slopes[a, r] - logs[a, r]) * inverse
+            slopes[a, r] = of_log_prob[r] * score * inverse
+            total += of_log_prob[r] * (score * score - _ONE) - weights[r] * entropy_weight
+            entropy[r] += log_std + _HALF_LOG_2_PI_E
+        scratch.gradient[network.log_std + a] = total
+    for r in range(rows):
+        for a in range(network.policy[-1, OUTPUTS]):
+            deltas[at + r * stride + a] = slopes[a, r]
+
+
+@compiled_once
+def _clip_ratios(
+    log_prob: Array, before: Array, advantages: Array, weights: Array, rows: int, bound: np.float32, surrogate: Array,
+    of_log_prob: Array,
+) -> None:  # fmt: skip
+    """Write the surrogates (rows) and the gradients of the loss with respect to the log-probabilities (rows)."""
+    for r in range(rows):
+        ratio, advantage = expf(log_prob[r] - before[r]), advantages[r]
+        clipped = ratio
+        if ratio < _ONE - bound:
+            clipped = _ONE - bound
+        if ratio > _ONE + bound:
+            clipped = _ONE + bound
+        gain, cut, slope = ratio * advantage, clipped * advantage, advantage
+        if cut < gain:
+            gain, slope = cut, _ZERO
+        surrogate[r], of_log_prob[r] = gain, -weights[r] * slope * ratio
+
+
+@compiled_once
+def _value_errors(
+    found: Array, before: Array, returns: Array, rows: int, bound: np.float32, errors: Array, slopes: Array
+) -> None:
+    """Write the squared errors of values (rows), and their derivatives."""
+    for r in range(rows):
+        gap = found[r] - returns[r]
+        errors[r], slopes[r] = gap * gap, _TWO * gap
+    if bound > _ZERO:
+        for r in range(rows):
+            moved = found[r] - before[r]
+            if not abs(moved) <= bound:
+                far = before[r] + (bound if moved > _ZERO else -bound) - returns[r]
+                if far * far > errors[r]:
+                    errors[r], slopes[r] = far * far, _ZERO
+
+
+@compiled_once
+def _distances(log_prob: Array, start: Array, rows: int, out: Array) -> None:
+    """Write Schulman's low-variance estimates (rows) of the KL divergence."""
+    for r in range(rows):
+        moved = log_prob[r] - start[r]
+        out[r] = expf(moved) - _ONE - moved
 
 
 @compiled_once
 def _start_log_probs(network: Network, agents: Agents, samples: Samples, n: int, scratch: Scratch) -> None:
     """Write the log-probabilities of all of agent n's samples under its weights as they are now."""
     inputs, batch = network.policy[0, INPUTS], samples.chosen.shape[2]
-    count, stride = samples.log_prob.shape[1], network.policy[-1, STRIDE]
-    parameters = agents.online.reshape(-1)
+    count, parameters = samples.log_prob.shape[1], agents.online.reshape(-1)
     for first in range(0, count, batch):
         rows = min(batch, count - first)
+        for r in range(rows):
+            scratch.places[r] = first + r
         at = forward(
             parameters, n * agents.online.shape[1], network.policy, TANH, samples.observations,
             (n * count + first) * inputs, rows, scratch.outputs, 0, scratch.room,
         )  # fmt: skip
+        _log_probs(network, agents.online, samples, n, scratch.places, rows, scratch.outputs, at, scratch)
         for r in range(rows):
-            scratch.start[first + r] = _log_prob(
-                network, agents.online, samples, n, first + r, scratch.outputs, at + r * stride, scratch.logs
-            )
+            scratch.start[first + r] = scratch.terms[LOG_PROB, r]
 
 
 @compiled_once
 def ppo_gradient(
     network: Network, agents: Agents, samples: Samples, n: int, update: int, scratch: Scratch, metrics: Array
 ) -> None:
-    """Write the gradient of agent n's minibatch, and its metrics (5)."""
+    """Write the gradient of agent n's minibatch, and its metrics (5).
+
+    The loss is computed a step at a time for all samples, so that every step is a loop over whole vectors.
+    """
     policy, value = network.policy, network.value
     inputs, count = policy[0, INPUTS], samples.log_prob.shape[1]
     chosen, weights, hyper = samples.chosen[n, update], samples.weights[n, update], agents.hyper[n]
     rows = len(chosen)
     while rows > 0 and weights[rows - 1] == _ZERO:  # padding
         rows -= 1
+    parameters, at = agents.online.reshape(-1), n * agents.online.shape[1]
+    outputs, deltas, terms = scratch.outputs, scratch.deltas, scratch.terms
+    stops = hyper[TARGET_KL] > 0.0
     for r in range(rows):
-        first = (n * count + chosen[r]) * inputs
+        k = chosen[r]
+        first = (n * count + k) * inputs
         for j in range(inputs):
             scratch.inputs[r * inputs + j] = samples.observations[first + j]
-    parameters, at = agents.online.reshape(-1), n * agents.online.shape[1]
-    outputs, deltas = scratch.outputs, scratch.deltas
+        terms[BEFORE, r], terms[ADVANTAGE, r] = samples.log_prob[n, k], samples.advantages[n, k]
+        terms[RETURN, r], terms[VALUE_BEFORE, r] = samples.returns[n, k], samples.values[n, k]
+        terms[START, r] = scratch.start[k] if stops else samples.log_prob[n, k]
     policy_size = rows * policy[:, STRIDE].sum()
     policy_at = forward(parameters, at, policy, TANH, scratch.inputs, 0, rows, outputs, 0, scratch.room)
     value_at = forward(parameters, at, value, TANH, scratch.inputs, 0, rows, outputs, policy_size, scratch.room)
-    bound, value_bound = np.float32(hyper[RATIO_CLIP]), np.float32(hyper[VALUE_CLIP])
     value_weight, entropy_weight = np.float32(hyper[VALUE_WEIGHT]), np.float32(hyper[ENTROPY])
-    stops = hyper[TARGET_KL] > 0.0
-    metrics[:] = 0.0
-    for a in range(samples.raw.shape[2]):
-        scratch.gradient[network.log_std + a] = _ZERO
+    _log_probs(network, agents.online, samples, n, chosen, rows, outputs, policy_at, scratch)
+    _clip_ratios(
+        terms[LOG_PROB], terms[BEFORE], terms[ADVANTAGE], weights, rows, np.float32(hyper[RATIO_CLIP]),
+        terms[SURROGATE], terms[SLOPE],
+    )  # fmt: skip
+    _policy_gradient(
+        network, agents.online, samples, n, chosen, rows, weights, entropy_weight, deltas, policy_at, scratch
+    )
+    _distances(terms[LOG_PROB], terms[START], rows, terms[DISTANCE])
     for r in range(rows):
-        k, weight = chosen[r], weights[r]
-        at_policy, at_value = policy_at + r * policy[-1, STRIDE], value_at + r * value[-1, STRIDE]
-        log_prob = _log_prob(network, agents.online, samples, n, k, outputs, at_policy, scratch.logs)
-        ratio, advantage = expf(log_prob - samples.log_prob[n, k]), samples.advantages[n, k]
-        clipped = ratio
-        if ratio < _ONE - bound:
-            clipped = _ONE - bound
-        if ratio > _ONE + bound:
-            clipped = _ONE + bound
-        surrogate, cut, slope = ratio * advantage, clipped * advantage, advantage
-        if cut < surrogate:
-            surrogate, slope = cut, _ZERO
-        gap = outputs[at_value] - samples.returns[n, k]
-        error, value_slope = gap * gap, _TWO * gap
-        if value_bound > _ZERO:
-            moved = outputs[at_value] - samples.values[n, k]
-            inside = abs(moved) <= value_bound
-            if not inside:
-                moved = value_bound if moved > _ZERO else -value_bound
-                far = samples.values[n, k] + moved - samples.returns[n, k]
-                if far * far > error:
-                    error, value_slope = far * far, _ZERO
-        entropy = _policy_gradient(
-            network, agents.online, samples, n, k, outputs, deltas, at_policy, scratch.logs, scratch.gradient,
-            -weight * slope * ratio, -weight * entropy_weight,
-        )  # fmt: skip
-        deltas[at_value] = weight * value_weight * value_slope
-        moved = log_prob - (scratch.start[k] if stops else samples.log_prob[n, k])
-        metrics[0] -= np.float64(weight * surrogate)
-        metrics[1] += np.float64(weight * error)
-        metrics[2] += np.float64(weight * entropy)
-        metrics[3] += np.float64(weight * (expf(moved) - _ONE - moved))  # Schulman's low-variance estimate of the KL
-        metrics[4] += np.float64(weight * (value_weight * error - surrogate - entropy_weight * entropy))
+        terms[FIRST, r] = outputs[value_at + r * value[-1, STRIDE]]
+    _value_errors(
+        terms[FIRST], terms[VALUE_BEFORE], terms[RETURN], rows, np.float32(hyper[VALUE_CLIP]), terms[ERROR],
+        terms[SECOND],
+    )  # fmt: skip
+    gains, errors, entropies, distances, losses = 0.0, 0.0, 0.0, 0.0, 0.0
+    for r in range(rows):
+        weight, surrogate, error, entropy = weights[r], terms[SURROGATE, r], terms[ERROR, r], terms[ENTROPIES, r]
+        deltas[value_at + r * value[-1, STRIDE]] = weight * value_weight * terms[SECOND, r]
+        gains -= np.float64(weight * surrogate)
+        errors += np.float64(weight * error)
+        entropies += np.float64(weight * entropy)
+        distances += np.float64(weight * terms[DISTANCE, r])
+        losses += np.float64(weight * (value_weight * error - surrogate - entropy_weight * entropy))
+    metrics[0], metrics[1], metrics[2], metrics[3], metrics[4] = gains, errors, entropies, distances, losses
     for network_layers, first in ((policy, 0), (value, policy_size)):
         backward(
             parameters, at, network_layers, TANH, scratch.inputs, 0, rows, outputs, deltas, first, scratch.gradient, 0,

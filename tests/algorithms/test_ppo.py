@@ -12,8 +12,9 @@ import torch
 
 from parallel_agents.algorithms import PPO
 from parallel_agents.algorithms.learner import LearnerState, Snapshot
-from parallel_agents.algorithms.ppo import PPOLearner, PPOSpec
-from parallel_agents.core.seeding import Identity
+from parallel_agents.algorithms.ppo import PPOLearner, PPOSpec, Rollout
+from parallel_agents.core.errors import ShapeError
+from parallel_agents.core.seeding import Identity, Purpose, generator
 from parallel_agents.engine.stacks import random_snapshot
 from parallel_agents.nn import ActorCritic, Discrete, MultiDiscrete, SquashedGaussian
 
@@ -51,6 +52,37 @@ def test_one_minibatch_is_one_adam_step_on_the_clipped_objective() -> None:
         assert gradient is not None
         expected = rows.detach() - 0.01 * gradient / (gradient.abs() + 1e-8)  # Adam's first step
         assert torch.allclose(after["online"][agent], expected[0], atol=2e-5)
+
+
+@pytest.mark.parametrize("length", [1, 4])
+@pytest.mark.parametrize("weighed", [False, True])
+def test_minibatches_are_the_parts_of_numpys_permutations(length: int, weighed: bool) -> None:
+    draws, shape = np.random.default_rng(2), (3, 7, 2)
+    valid, weights = draws.random(shape) < 0.6, draws.random(shape).astype(np.float32)
+    valid[2] = False
+    data = snapshot(valid=valid, **({"sample_weights": weights} if weighed else {}))
+    rollout = Rollout(data, start(make_learner()), AGENTS, n_minibatches=3, batch=5, length=length)
+    chosen, found = rollout.minibatches(9, 2)
+    assert chosen.shape == (3, 6, 5)
+    assert rollout.ready.tolist() == [True, True, False]
+    for agent in range(3):
+        samples = valid[agent].reshape(-1)[rollout.sequences] & rollout.inside
+        for pass_ in range(2):
+            numbers = generator(0, Purpose.PERMUTATION, agent=agent, epoch=9, turn=pass_)
+            parts = np.array_split(numbers.permutation(np.flatnonzero(samples.any(axis=1))), 3)
+            for update, part in enumerate(parts, start=3 * pass_):
+                own = samples[part].reshape(-1)
+                expected = (own / max(1, own.sum())).astype(np.float32)
+                if weighed:
+                    expected *= weights[agent].reshape(-1)[rollout.sequences[part].reshape(-1)]
+                assert chosen[agent, update].tolist() == [*part.tolist(), *[0] * (5 - len(part))]
+                assert found[agent, update].tolist() == [*expected.tolist(), *[0.0] * (5 * length - len(own))]
+
+
+def test_more_samples_than_minibatches_have_room_for_are_refused() -> None:
+    rollout = Rollout(snapshot(), start(make_learner()), AGENTS, n_minibatches=2, batch=5, length=1)
+    with pytest.raises(ShapeError, match="12 samples for 2 minibatches of 5"):
+        rollout.minibatches(1, 1)
 
 
 def plain_objective(

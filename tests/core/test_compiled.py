@@ -37,6 +37,15 @@ def call(numbers, place):
     add(numbers, 1)
     call_at(place, numbers, 10)
     return doubled(numbers)[0]
+
+@njit(cache=True)
+def between(numbers):
+    add(numbers, 5)
+
+@compiled_once
+def outer(numbers):
+    between(numbers)
+    return numbers[0]
 """
 CALL_CALLEE = """
 import numpy as np
@@ -55,6 +64,15 @@ def test_a_callee_is_compiled_once_and_loaded_before_its_caller_from_the_disk(tm
     first = "import numpy as np\nfrom parallel_agents.callee import call\n"  # nothing but the caller asks for `doubled`
     refused = "try: call(np.zeros(2), np.zeros(2, np.int64))\nexcept TypeError as error: print(error)\n"
     assert in_process(tmp_path, first + refused, **cache)[0] == "the code at an address takes other arguments"
+
+
+def test_a_caller_that_was_compiled_after_its_callees_were_loaded_loads_them_too(tmp_path: Path) -> None:
+    shutil.copytree(PACKAGE, tmp_path / "parallel_agents", ignore=shutil.ignore_patterns("__pycache__"))
+    (tmp_path / "parallel_agents" / "callee.py").write_text(CALLEE)
+    cache = {"NUMBA_CACHE_DIR": str(tmp_path / "cache")}
+    for function in ("between", "outer", "outer"):  # the second process compiles `outer` and loads the rest
+        call = f"import numpy as np\nfrom parallel_agents import callee\nprint(callee.{function}(np.ones(1)))\n"
+        assert in_process(tmp_path, call, **cache)[0] == ("None" if function == "between" else "6.0")
 
 
 def test_a_function_that_python_calls_keeps_its_source_and_its_meaning() -> None:

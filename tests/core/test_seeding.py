@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from parallel_agents.core.errors import ConfigError
-from parallel_agents.core.seeding import MAX_SEED, Purpose, draw, generator, key, uniform, uniforms
+from parallel_agents.core.seeding import MAX_SEED, Purpose, draw, generator, key, shuffle, uniform, uniforms
 
 WORD = st.integers(0, 2**64 - 1)
 ADDRESS = {
@@ -44,6 +44,15 @@ def test_a_generator_starts_at_its_address(seed, purpose, agent, world, epoch, t
     theirs = np.random.Generator(philox(seed, purpose, agent, world, epoch, turn))
     assert ours.random(count).tolist() == theirs.random(count).tolist()
     assert ours.integers(0, 1000, 3).tolist() == theirs.integers(0, 1000, 3).tolist()
+
+
+@settings(max_examples=60, deadline=None)
+@given(**ADDRESS, count=st.integers(0, 3000))
+def test_a_compiled_shuffle_is_that_of_numpy(seed, purpose, agent, world, epoch, turn, count):
+    items = np.arange(count)
+    shuffle(items, *(np.uint64(part) for part in (*key(seed, purpose, agent), turn, epoch, world)))
+    expected = np.random.Generator(philox(seed, purpose, agent, world, epoch, turn)).permutation(np.arange(count))
+    assert items.tolist() == expected.tolist()
 
 
 @settings(max_examples=30, deadline=None)

@@ -10,6 +10,7 @@ import pytest
 from parallel_agents import Agent, Environment
 from parallel_agents.algorithms import DQN
 from parallel_agents.core.errors import ContractError, RunError
+from parallel_agents.core.seeding import Purpose, generator
 from tests.env.line_worlds import TINY, Field, Line, LineOfObjects, Walker, tiny
 
 
@@ -248,3 +249,18 @@ def test_agents_with_different_learning_rates_share_a_stack() -> None:
     game.run_experiment()
     assert len(game.prepare().group.stacks) == 1, "values may differ between the rows of a stack"
     assert [float(agent.model.state["hyper.lr"][0]) for agent in game.agents] == [1e-3, 2e-3, 3e-3]
+
+
+def test_every_world_has_a_generator_of_its_own_that_goes_on_until_the_next_epoch() -> None:
+    game = Line(config=tiny(experiment={"worlds": 3, "seed": 4}))
+    game.begin_epoch(2)
+    expected = [generator(4, Purpose.WORLD, world=world, epoch=2).random(2).tolist() for world in range(3)]
+    assert len(game.streams) == 3
+    assert [[own.random() for _ in range(2)] for own in game.streams] == expected
+    assert game.streams[-1] is game.streams[2] is list(game.streams)[2] is game.streams[1:][1]
+    assert game.rng is game.streams[0]
+    with pytest.raises(IndexError):
+        game.streams[3]
+    old = game.streams[1]
+    game.begin_epoch(3)
+    assert game.streams[1] is not old
