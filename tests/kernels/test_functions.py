@@ -51,7 +51,7 @@ def test_the_stated_error_of_the_normal_quantile() -> None:
     with mpmath.workdps(40):
         exact = [float(mpmath.sqrt(2) * mpmath.erfinv(2 * mpmath.mpf(p) - 1)) for p in points.tolist()]
     found = functions.each(functions.normal_quantile, points)
-    assert float(np.max(np.abs(found - exact) / np.spacing(np.abs(exact)))) < 16
+    assert float(np.max(np.abs(found - exact) / np.spacing(np.abs(exact)))) < 6
 
 
 def test_where_numbers_end() -> None:
