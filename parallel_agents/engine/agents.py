@@ -152,8 +152,8 @@ class AgentGroup:
 
         They are copies, so that a world that writes into them cannot change what the agents store.
         """
-        if len(self._all) == 1 and self._stacked and len(self.environments) == 1:
-            return self._stacked[0].all_actions().copy()
+        if len(self._all) == 1 and self._stacked:
+            return self._stacked[0].actions_in(environment).copy()
         ids = [AgentId(environment, i) for i in range(len(self.environments[environment].agents))]
         actions = [self._agents_of[agent_id].actions_of(agent_id) for agent_id in ids]
         return np.stack(actions) if len({own.shape for own in actions}) == 1 else [own.copy() for own in actions]

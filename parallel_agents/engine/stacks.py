@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import replace
 from functools import lru_cache
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -315,14 +316,19 @@ class StackedAgents:
         self._worlds = stack.spec.worlds
         self._rows = {agent_id: row for row, agent_id in enumerate(self.ids)}
         self._all_present = np.ones(len(self.ids), np.bool_)
-        self._alone = len(environments) == 1 and len(ids) == len(environments[0].agents)
-        """Whether these are all agents of the only environment: then its arrays are theirs."""
+        ends = np.cumsum([0, *(len(env.agents) for env in environments)]).tolist()
+        self._parts = [slice(*pair) for pair in pairwise(ends)] if len(self.ids) == ends[-1] else []
+        """The rows of every environment, if these are all agents of the run; else empty."""
         self._wanted = (self._worlds, *stack.spec.observation)
         agents, flat = len(self.ids), (self._worlds, math.prod(stack.spec.observation))
         self._observations = np.empty((agents, *flat), np.float32)
         """(N, W, D) copies of what the agents observe in this turn."""
-        self._fitting = {(agents, *shape): self._observations.reshape(agents, *shape) for shape in (self._wanted, flat)}
-        """The same in every shape that fits: flat observations do, too."""
+        self._fitting = (self._wanted, flat)  # flat observations fit too
+        self._places: list[dict[tuple[int, ...], Array]] = [{} for _ in environments]
+        """The same of every environment, by the shapes that an array of its observations may have."""
+        for places, part in zip(self._places, self._parts, strict=False):
+            own = self._observations[part]
+            places |= {(len(own), *shape): own.reshape(len(own), *shape) for shape in self._fitting}
         self._masks = np.empty((agents, self._worlds, stack.spec.choices), np.bool_) if stack.spec.masked else None
         """(N, W, A) what they may do; None: everything."""
         self._room = None if stack.not_compiled else stack.room(self._observations, self._masks)
@@ -370,9 +376,10 @@ class StackedAgents:
         """Return the actions (W, …) of one agent in this turn."""
         return np.asarray(self._actions[self._rows[agent_id]])
 
-    def all_actions(self) -> Array:
-        """Return the actions (N, W, …) of all agents in this turn."""
-        return self._actions
+    def actions_in(self, environment: int) -> Array:
+        """Return the actions (N, W, …) of one environment in this turn, if these are all agents of the run."""
+        actions: Array = self._actions[self._parts[environment]]
+        return actions
 
     # -- compiled epochs -------------------------------------------------------------------------------------
 
@@ -389,7 +396,7 @@ class StackedAgents:
         stores: bool,
     ) -> int:
         """Play turns of one environment in compiled code, at most up to `end`; return the turn to go on with."""
-        stack, part = self.stack, self._part(environment)
+        stack, part = self.stack, self._parts[environment]
         end = min(end, start + stack.draws.turns)
         draws = stack.draws.between(epoch, start, end, part)
         if environment not in self._compiled:
@@ -411,13 +418,6 @@ class StackedAgents:
                 end,
             )
         return end
-
-    def _part(self, environment: int) -> slice:
-        """Return the rows of an environment's agents, which stand side by side."""
-        if self._alone:
-            return ALL
-        rows = [row for row, (k, _) in enumerate(self.ids) if k == environment]
-        return slice(rows[0], rows[-1] + 1)
 
     # -- storing ---------------------------------------------------------------------------------------------
 
@@ -455,8 +455,8 @@ class StackedAgents:
 
     def _gather(self, arrays: Sequence[Array]) -> Array:
         """Return the rows of these agents from one (N, W) array per environment."""
-        if self._alone:
-            return arrays[0]
+        if self._parts:
+            return arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
         return np.stack([arrays[k][i] for k, i in self.ids])
 
     # -- digest and checkpoint -------------------------------------------------------------------------------
@@ -473,22 +473,28 @@ class StackedAgents:
 
     def _collate(self, observations: Sequence[Any]) -> None:
         """Copy these agents' observations from one array or list per environment to theirs, checked."""
-        own, block = observations[0], self._observations
-        if self._alone and isinstance(own, np.ndarray) and own.shape in self._fitting:
-            np.copyto(self._fitting[own.shape], own if own.dtype == np.float32 else _float32_copy(own))
-        else:
+        if not self._copy_arrays(observations):
             for env, own in zip(self._environments, observations, strict=True):
                 if len(own) != len(env.agents):
                     raise ShapeError(
                         f"{type(env).__name__} has {len(env.agents)} agents, but observe() gave what {len(own)} see"
                     )
             rows = [np.asarray(flatten_observation(observations[k][i], 1)) for k, i in self.ids]
-            np.copyto(block, _float32_copy([self._checked(*pair) for pair in zip(rows, self.ids, strict=True)]))
-        self._refuse_unusual(block, self.ids)
+            fitting = [self._checked(own, agent_id) for own, agent_id in zip(rows, self.ids, strict=True)]
+            np.copyto(self._observations, _float32_copy(fitting))
+        self._refuse_unusual(self._observations, self.ids)
+
+    def _copy_arrays(self, observations: Sequence[Any]) -> bool:
+        """Copy the array of every environment; return False where an environment gives no array that fits."""
+        for own, places in zip(observations, self._places, strict=True):
+            if not isinstance(own, np.ndarray) or own.shape not in places:
+                return False
+            np.copyto(places[own.shape], own if own.dtype == np.float32 else _float32_copy(own))
+        return True
 
     def _checked(self, observation: Array, agent_id: AgentId) -> Array:
         """Return the observation (W, *obs) of an agent as (W, D); raise if it does not fit."""
-        if (len(self.ids), *observation.shape) not in self._fitting:
+        if observation.shape not in self._fitting:
             raise ShapeError(
                 f"the observation of {self._name(agent_id)} has shape {observation.shape}, wanted is "
                 f"(worlds, *obs) = {self._wanted}: check observe() or pov(), and the model's obs_shape"
