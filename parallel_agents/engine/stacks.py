@@ -338,8 +338,11 @@ class StackedAgents:
         """Room for the turns of each environment in compiled epochs."""
 
     def start_epoch(self, epoch: int) -> None:
-        """Prepare every model for an epoch."""
+        """Prepare every model for an epoch, and what its turns take by reference."""
         self.stack.start_epoch(epoch)
+        self.stack.ring.reference()
+        if self._room is not None:
+            self._room.acting(self.stack.inference)
 
     def end_epoch(self, epoch: int) -> None:
         """Call every model's `end_epoch_action`."""

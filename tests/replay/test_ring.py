@@ -1,5 +1,6 @@
 """The ring against a slow model of it made of lists: same samples for same serials, episodes never mixed."""
 
+import copy
 import itertools
 import random
 from dataclasses import dataclass, field
@@ -501,6 +502,16 @@ def test_agents_that_are_not_present_store_nothing():
     ring.add(Transitions(**twice, present=np.array([True, False]), version=1))
     assert ring.sizes().tolist() == [1, 0]
     assert ring.pos.tolist() == [1, 0]
+
+
+def test_a_copy_of_a_ring_has_rows_of_its_own():
+    ring = ring_of()
+    ring.add(one_turn(1, first=True))
+    copied = copy.deepcopy(ring)
+    copied.add(one_turn(2))
+    ring.add(one_turn(3))
+    assert [own.observations[0, :2, 0, 0].tolist() for own in (ring, copied)] == [[1, 3], [1, 2]]
+    assert ring.pos.tolist() == copied.pos.tolist() == [2]
 
 
 def test_old_turns_are_overwritten_but_their_frames_stay():
