@@ -260,7 +260,7 @@ class Ring:
     def live(self, index: int) -> dict[str, Array]:
         """Return copies of one agent's rows, oldest first, and its counters: equal contents give equal arrays."""
         order = self._live_places(index)
-        stored = {name: column[index][order] for name, column in self._columns().items()}
+        stored = {name: column[index].take(order, axis=0) for name, column in self._columns().items()}
         return stored | {name: np.array(getattr(self, name)[index]) for name in self.COUNTERS}
 
     def load_live(self, index: int, stored: Mapping[str, Array]) -> None:
