@@ -332,7 +332,7 @@ def test_epochs_that_other_rings_stored_are_appended_as_if_stored_turn_by_turn(s
 
 
 def test_an_epoch_that_is_longer_than_the_buffer_is_refused():
-    short, long = (Ring(RingShape(turns, (SIZE,)), agents=1) for turns in (3, 9))
+    short, long = (Ring(RingShape(turns, (1,)), agents=1) for turns in (3, 9))
     for turn in range(4):
         long.add(one_turn(turn, first=turn == 0))
     with pytest.raises(ShapeError, match="an epoch of 4 rows does not fit into a buffer of 3"):
