@@ -16,8 +16,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from parallel_agents.algorithms import acting_kernels as kernels
-from parallel_agents.algorithms.acting_kernels import Policy, Rule, Turn
+from parallel_agents.algorithms.acting_kernels import Acting, Policy, Rule, Scratch, Turn
 from parallel_agents.algorithms.normalization import NormalizedNetwork
+from parallel_agents.core.by_reference import by_reference
 from parallel_agents.core.errors import ActionError, ShapeError
 from parallel_agents.core.seeding import Identity, Purpose, uniforms
 from parallel_agents.core.types import Array
@@ -64,7 +65,8 @@ class ActionDraws:
                 first_turn=position[1] * self.turns,
             )
             self._position = position
-        return np.asarray(self._block[turn % self.turns])
+        numbers: NDArray[np.float64] = self._block[turn % self.turns]
+        return numbers
 
     def between(self, epoch: int, start: int, end: int, part: slice = slice(None)) -> NDArray[np.float64]:
         """Return the numbers of turns start … end - 1 of some agents, (turns, N, W, slots)."""
@@ -217,15 +219,12 @@ class Inference:
         self._bound: list[tuple[slice, Forward]] = []
         self._single: dict[int, Forward] = {}
         self._packed = (_NO_ROWS, _NO_ROWS, _NO_ROWS)
-        self._policy: Policy | None = None
 
-    def policy(self, choice: Choice) -> Policy:
-        """Return what compiled acting reads: the network, the acting weights, and how to choose."""
+    def policy(self, choice: Choice, part: slice) -> Policy:
+        """Return what compiled acting of some agents reads: the network, the acting weights, and how to choose."""
         assert self.compiled is not None
-        if self._policy is None or self._bound_weights is not self.weights:
-            self._bind()
-            self._policy = choice.policy(self.compiled.program, *self._packed)
-        return self._policy
+        self._bind()
+        return choice.policy(self.compiled.program, *(own[part] for own in self._packed))
 
     @property
     def version(self) -> int:
@@ -272,8 +271,7 @@ class Inference:
         if self._bound_weights is not self.weights:
             weights = self.weights
             if self.compiled is not None:
-                self._packed, self._policy = self.compiled.read(weights.rows), None
-                self._bound_weights = weights
+                self._packed, self._bound_weights = self.compiled.read(weights.rows), weights
                 return
             self._bound = [(part, self.network.bound_forward(weights.rows[part])) for part in self._parts]
             self._single = {}
@@ -388,6 +386,37 @@ class Choice:
                 raise ActionError(
                     f"the action mask of agent {agent} in world {world} forbids every action: allow at least one"
                 )
+
+
+class TurnRoom:
+    """Arrays for the turns of some agents of a stack, made once: what compiled acting reads and writes."""
+
+    def __init__(
+        self,
+        choice: Choice,
+        part: slice,
+        observations: Array,
+        masks: Array | None,
+        scratch: Scratch,
+        exploration: NDArray[np.float64],
+    ) -> None:
+        """part: the agents. observations (N, W, D), masks (N, W, choices) and exploration (N,): read in every turn."""
+        turn = choice.turn(observations, masks)
+        self.actions, self.columns = choice.result(turn)
+        """(N, W, …) the actions of the newest turn, and the columns that are stored beside them."""
+        if masks is not None:
+            self.columns["masks"] = masks
+        self._choice, self._part = choice, part
+        self._rest = (by_reference(turn), by_reference(scratch), exploration)
+        self._weights: Weights | None = None
+        self._acting: Acting | None = None
+
+    def acting(self, inference: Inference) -> Acting:
+        """Return what the kernels take, made anew where weights have been published."""
+        if self._acting is None or self._weights is not inference.weights:
+            policy = by_reference(inference.policy(self._choice, self._part))
+            self._weights, self._acting = inference.weights, by_reference(Acting(policy, *self._rest))
+        return self._acting
 
 
 def needs_forward(draws: NDArray[np.float64], epsilons: NDArray[np.float64]) -> NDArray[np.bool_]:

@@ -87,6 +87,16 @@ class Scratch(NamedTuple):
     """(3, W · widest layer) each"""
 
 
+class Acting(NamedTuple):
+    """Everything that acting reads and writes beside draws. It and the first three fields come by reference."""
+
+    policy: Policy
+    turn: Turn
+    scratch: Scratch
+    exploration: NDArray[np.float64]
+    """(N,) the share of random actions, or 0 where the best are taken."""
+
+
 @compiled_once
 def _multiply_sparse(
     x: Floats, depth: int, row: Floats, weight: int, stride: int, y: Floats, worlds: int, bias: int, ending: int,
@@ -187,25 +197,13 @@ def embed_quantiles(layer: NDArray[np.int64], embedding: int, quantiles: int, ro
 
 
 @compiled_once
-def act(
-    policy: Policy,
-    turn: Turn,
-    scratch: Scratch,
-    draws: NDArray[np.float64],
-    exploration: NDArray[np.float64],
-    first: Bools,
-    again: bool,
-    low: int,
-    high: int,
-) -> None:
-    """Choose the actions of agents low … high - 1 from `turn.observations`, with draws (N, W, slots).
-
-    first: (N, W) True where an episode starts. again: the observations replace those of the same turn.
-    """
-    for n in range(low, high):
-        framed = scratch.window.shape[2] > 0
+def act(acting: Acting, draws: NDArray[np.float64], first: Bools) -> None:
+    """Choose actions from `turn.observations` with draws (N, W, slots); first: (N, W) True where an episode starts."""
+    policy, turn, scratch, exploration = acting.policy, acting.turn, acting.scratch, acting.exploration
+    framed = scratch.window.shape[2] > 0
+    for n in range(len(exploration)):
         if framed:
-            push_frames(scratch.window, turn.observations, first, again, n)
+            _push_frames(scratch.window, turn.observations, first, n)
         observed = scratch.window[n] if framed else turn.observations[n]
         if policy.rule != Rule.EPSILON_GREEDY or not _explores(draws, exploration, n):
             _normalise(observed, policy.centre, policy.scale, n, scratch.inputs)
@@ -263,13 +261,12 @@ def forward_all(
 
 
 @compiled_once
-def push_frames(window: Floats, observations: Floats, first: Bools, again: bool, n: int) -> None:
-    """Append one agent's observations (N, W, D) to its window (N, W, F·D), or replace the newest of the same turn."""
+def _push_frames(window: Floats, observations: Floats, first: Bools, n: int) -> None:
+    """Append one agent's observations (N, W, D) to its window (N, W, F·D), which is empty where an episode starts."""
     size, length = observations.shape[2], window.shape[2]
     for w in range(observations.shape[1]):
-        if not again:
-            for d in range(length - size):
-                window[n, w, d] = np.float32(0.0) if first[n, w] else window[n, w, d + size]
+        for d in range(length - size):
+            window[n, w, d] = np.float32(0.0) if first[n, w] else window[n, w, d + size]
         for d in range(size):
             window[n, w, length - size + d] = observations[n, w, d]
 

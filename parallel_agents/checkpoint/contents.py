@@ -241,7 +241,7 @@ def _restore_arrays(run: Run, arrays: Mapping[str, Array], values: Mapping[str, 
         if PRIORITY in stack.ring.extras:
             stack.ring.extras[PRIORITY][...] = arrays[f"{index}.{PRIORITY}"]
         if autoreset:
-            stack.frames.window = arrays[f"{index}.frames"].copy()
+            stack.frames.window[:] = arrays[f"{index}.frames"]
             stack.recurrent.after = arrays[f"{index}.recall"].copy()
         for round_, trained in run.rounds.waiting.items():
             state = _state(arrays, f"{index}.pending.{round_}", stack)

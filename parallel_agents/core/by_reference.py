@@ -54,7 +54,10 @@ class _ByReference:
 
     def __init__(self, fields: Any) -> None:
         self._fields = fields
-        self._numba_type_ = ReferenceType(numba.typeof(fields))
+        forms = type(fields), *map(_form, fields)
+        if forms not in _kinds:
+            _kinds[forms] = ReferenceType(numba.typeof(fields))
+        self._numba_type_ = _kinds[forms]
         self._words = np.array([word for own in fields for word in _words(own)], np.int64)
         self.address = self._words.ctypes.data
         """Where the fields are described: a place that stays the same while this object lives."""
@@ -64,6 +67,17 @@ class _ByReference:
 
     def __reduce__(self) -> Any:
         raise ContractError("a tuple by reference has one address and cannot be copied: make another of copied fields")
+
+
+_kinds: dict[Any, ReferenceType] = {}
+"""The types of tuples, by what they follow from: numba takes longer to find a type than to read all fields."""
+
+
+def _form(own: Any) -> Any:
+    """Return what the type of a field follows from."""
+    if isinstance(own, np.ndarray):
+        return own.dtype, own.ndim, own.flags.num
+    return own._numba_type_ if isinstance(own, _ByReference) else type(own)
 
 
 def _words(own: Any) -> Iterator[int]:

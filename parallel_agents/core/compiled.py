@@ -9,7 +9,6 @@ import sys
 from collections.abc import Callable
 from functools import partial
 from importlib import import_module
-from types import FunctionType
 from typing import Any, NamedTuple, cast
 
 import llvmlite.binding as llvm
@@ -148,10 +147,6 @@ class _Entry(CPUDispatcher):  # type: ignore[misc]
         return types.Dispatcher(self.callee)
 
 
-def _enter(*given: Any) -> Any:
-    return callee(*given)  # type: ignore[name-defined]  # noqa: F821 - bound by `compiled_once`
-
-
 def compiled_once(function: Callable[..., Any] | None = None, *, allocates: bool = False) -> Callable[..., Any]:
     """Compile a function when it is first called, and let compiled code call it by a symbol.
 
@@ -166,9 +161,13 @@ def compiled_once(function: Callable[..., Any] | None = None, *, allocates: bool
         return function
     options = {"nopython": True, "nogil": True, "error_model": "numpy", "no_cfunc_wrapper": True, "_nrt": allocates}
     callee = _Callee(function, {**options, "no_cpython_wrapper": True})
-    own = function.__code__  # profilers name this file and line
-    code = _enter.__code__.replace(co_filename=own.co_filename, co_firstlineno=own.co_firstlineno)
-    around = FunctionType(code, {"callee": callee}, function.__name__)
+    own = function.__code__
+    given = ", ".join(own.co_varnames[: own.co_argcount])  # not *given: numba finds the type of a tuple slowly
+    around = eval(f"lambda {given}: callee({given})", {"callee": callee})
+    around.__code__ = around.__code__.replace(  # profilers name this file and line
+        co_filename=own.co_filename, co_firstlineno=own.co_firstlineno, co_name=own.co_name
+    )
+    around.__name__, around.__defaults__ = function.__name__, function.__defaults__
     around.__module__, around.__doc__ = function.__module__, function.__doc__
     around.__qualname__ = f"{function.__module__}.{function.__qualname__}"  # numba stores it under this name
     entry = _Entry(around, targetoptions=options)

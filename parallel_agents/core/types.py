@@ -56,36 +56,30 @@ Masks = Sequence[Array | None] | None
 
 
 @dataclass(slots=True)
-class TurnInputs:
-    """What the agents choose from in a turn: one entry per environment of the run."""
+class Step:
+    """A turn of a run: what the agents choose from, and what it gave. Every list has one entry per environment.
 
-    environments: Sequence[int]
-    """The environments that take part in the turn."""
-    observations: Sequence[Any]
-    """(N, W, *obs), or one (W, *obs) per agent."""
-    masks: Sequence[Masks]
-    first: Sequence[Array]
-    """(N, W) bool, True where an episode starts."""
-    epoch: int
-    turn: int
+    A loop has one step and writes it anew in each turn; what stands there of environments that take no part is old.
+    """
+
     sequential: bool
     """Agents observe again at their place in the order (`act_in_turn`), before their actions are read."""
-
-
-@dataclass(slots=True)
-class StepResult:
-    """What a turn gave: one (N, W) array per environment of the run."""
-
-    rewards: list[Array]
+    masks: list[Masks]
+    first: list[Array]
+    """(N, W) bool, like the next four: the turn is the first of an episode."""
+    acted: list[Array]
     terminated: list[Array]
     truncated: list[Array]
-    acted: list[Array]
-    first: list[Array]
-    """True where the turn was the first of an episode."""
-    present: list[bool]
-    """Whether the environment took part in the turn."""
+    rewards: list[Array]
+    """(N, W) float32"""
     events: list[tuple[Array, Array] | None]
     """Event types and values; None where no agent draws by event class."""
+    observations: list[Any] = field(default_factory=list)
+    """(N, W, *obs), or one (W, *obs) per agent."""
+    environments: Sequence[int] = ()
+    """The environments that take part in the turn."""
+    epoch: int = 0
+    turn: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from parallel_agents.algorithms.base import Model
 from parallel_agents.algorithms.learner import RoundResult
 from parallel_agents.core.errors import CheckpointError, ParallelAgentsError
 from parallel_agents.core.serialization import pack
-from parallel_agents.core.types import AgentId, Array, Masks, RoundStats, StepResult, TurnInputs
+from parallel_agents.core.types import AgentId, Array, Masks, RoundStats, Step
 from parallel_agents.engine.collect import CompiledWorld, Progress
 from parallel_agents.engine.events import class_ids
 from parallel_agents.engine.plan import Plan
@@ -27,7 +27,7 @@ class Agents(Protocol):
     def start_epoch(self, epoch: int) -> None:
         """Prepare for an epoch."""
 
-    def act(self, inputs: TurnInputs) -> int:
+    def act(self, step: Step) -> int:
         """Choose actions from what the environments show before the turn; return how many were computed in a batch."""
 
     def act_in_turn(self, agent_id: AgentId, observation: Array, mask: Array | None, epoch: int, turn: int) -> bool:
@@ -36,7 +36,7 @@ class Agents(Protocol):
     def actions_of(self, agent_id: AgentId) -> Array:
         """Return one agent's actions (W, …) of this turn."""
 
-    def store(self, step: StepResult) -> None:
+    def store(self, step: Step) -> None:
         """Store the transitions of this turn."""
 
     def close_epoch(self, observations: Sequence[Any], masks: Sequence[Masks], *, ended: bool) -> None:
@@ -134,14 +134,13 @@ class AgentGroup:
         for agents in self._all:
             agents.start_epoch(epoch)
 
-    def act(self, inputs: TurnInputs) -> None:
+    def act(self, step: Step) -> None:
         """Let the agents of the environments that take part choose their actions."""
-        taking_part = inputs.environments
         self._acting = self._all
-        if len(taking_part) < len(self.environments):
-            self._acting = [agents for agents in self._all if any(k in taking_part for k, _ in agents.ids)]
+        if len(step.environments) < len(self.environments):
+            self._acting = [agents for agents in self._all if any(k in step.environments for k, _ in agents.ids)]
         for agents in self._acting:
-            self.chosen += agents.act(inputs)
+            self.chosen += agents.act(step)
 
     def act_in_turn(self, agent_id: AgentId, observation: Array, mask: Array | None, epoch: int, turn: int) -> None:
         """Let one agent choose at its place in the order; what was batched is computed again only where it changed."""
@@ -153,8 +152,8 @@ class AgentGroup:
 
         They are copies, so that a world that writes into them cannot change what the agents store.
         """
-        if len(self._all) == 1 and self._stacked and len(self.environments) == 1:
-            return self._stacked[0].all_actions().copy()
+        if len(self._all) == 1 and self._stacked:
+            return self._stacked[0].actions_in(environment).copy()
         ids = [AgentId(environment, i) for i in range(len(self.environments[environment].agents))]
         actions = [self._agents_of[agent_id].actions_of(agent_id) for agent_id in ids]
         return np.stack(actions) if len({own.shape for own in actions}) == 1 else [own.copy() for own in actions]
@@ -186,7 +185,7 @@ class AgentGroup:
         self.chosen += int(progress.counters[0] - before) * progress.alive.size
         return after
 
-    def store(self, step: StepResult) -> None:
+    def store(self, step: Step) -> None:
         """Store the transitions of every agent that acted in this turn."""
         self.before_write()
         for agents in self._acting:

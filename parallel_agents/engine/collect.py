@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from parallel_agents.algorithms.acting_kernels import Policy, Scratch, Turn, act
+from parallel_agents.algorithms.acting_kernels import Acting, Turn, act
 from parallel_agents.core.compiled import njit
 from parallel_agents.core.errors import ContractError
 from parallel_agents.core.kernel_cache import source_hash
@@ -95,10 +95,10 @@ class Progress(NamedTuple):
 
 
 class Store(NamedTuple):
-    """The buffers of the agents, and what a turn stores beside the columns of every ring."""
+    """What a turn stores beside the columns of every ring."""
 
-    ring: RingArrays
     turns: int
+    """Turns that a ring holds."""
     columns: tuple[Array, Array, Array, Array]
     """(N, rows, W, E) log-probability, value, unsquashed action and priority; E is 0 where there is none."""
     version: int
@@ -172,14 +172,12 @@ def add_rewards(
 
 def _collect(
     world: Any,
-    policy: Policy,
-    turn: Turn,
-    scratch: Scratch,
+    acting: Acting,
+    ring: RingArrays,
     store: Store,
     progress: Progress,
     room: Room,
     draws: NDArray[np.float64],
-    exploration: NDArray[np.float64],
     autoreset: bool,
     epoch: int,
     start: int,
@@ -187,8 +185,9 @@ def _collect(
 ) -> None:
     """Play turns start … end - 1, or until every episode has ended; draws: (end - start, N, W, slots)."""
     alive, first, returns, running, finished, counters = progress
-    active, able, acting, terminated, truncated, rewards, present = room
-    agents, worlds, size = turn.observations.shape
+    active, able, acts, terminated, truncated, rewards, present = room
+    turn, observations = acting.turn, acting.turn.observations
+    agents, worlds, size = observations.shape
     for number in range(start, end):
         some = autoreset
         for w in range(worlds):
@@ -202,21 +201,21 @@ def _collect(
             return
         counters[0] = number
         begin_turn(world, active, able, epoch, number)
-        observe(world, turn.observations)
+        observe(world, observations)
         for n in range(agents):
             for w in range(worlds):
                 unusual = 0
                 for d in range(size):  # without a branch, so that it compiles to a few wide comparisons
-                    unusual += (bits32(turn.observations[n, w, d]) & EXPONENT) == EXPONENT
+                    unusual += (bits32(observations[n, w, d]) & EXPONENT) == EXPONENT
                 if unusual:
                     counters[2], counters[3] = BAD_OBSERVATION, n * worlds + w
                     return
-        act(policy, turn, scratch, draws[number - start], exploration, first, np.bool_(False), np.int64(0), agents)
+        act(acting, draws[number - start], first)
         for n in range(agents):
             for w in range(worlds):
-                acting[n, w] = alive[n, w] and able[n, w]
+                acts[n, w] = alive[n, w] and able[n, w]
                 rewards[n, w], terminated[n, w], truncated[n, w] = 0.0, False, False
-        invalid = apply(world, turn.actions, acting, active, rewards, terminated, truncated, epoch, number)
+        invalid = apply(world, turn.actions, acts, active, rewards, terminated, truncated, epoch, number)
         if invalid >= 0:
             counters[2], counters[3] = BAD_ACTION, invalid
             return
@@ -225,16 +224,16 @@ def _collect(
                 if not alive[n, w]:
                     rewards[n, w], terminated[n, w], truncated[n, w] = 0.0, False, False
                 truncated[n, w] = truncated[n, w] and not terminated[n, w]
-        acted = add_rewards(alive, acting, rewards, terminated, truncated, returns, running, finished)
+        acted = add_rewards(alive, acts, rewards, terminated, truncated, returns, running, finished)
         if acted < 0:
             counters[2], counters[3] = BAD_REWARD, -1 - acted
             return
         counters[1] += acted
         if store.active:
-            _store_columns(store, turn)
+            _store_columns(ring, store, turn)
             add_turn(
-                store.ring, store.turns, turn.observations, turn.actions, rewards, terminated, truncated, acting, first,
-                present, store.version,
+                ring, store.turns, observations, turn.actions, rewards, terminated, truncated, acts, first, present,
+                store.version,
             )  # fmt: skip
         restarts = False
         for w in range(worlds):
@@ -253,12 +252,12 @@ def _collect(
 
 
 @njit(cache=True, inline="always")  # type: ignore[untyped-decorator]
-def _store_columns(store: Store, turn: Turn) -> None:
+def _store_columns(ring: RingArrays, store: Store, turn: Turn) -> None:
     """Write what a turn stores beside the columns of every ring into the next row; a priority starts at 0."""
-    agents, rows, worlds = store.ring.valid.shape
+    agents, rows, worlds = ring.valid.shape
     log_prob, value, raw, priority = store.columns
     for n in range(agents):
-        r = store.ring.pos[n] % rows
+        r = ring.pos[n] % rows
         for w in range(worlds):
             for e in range(log_prob.shape[3]):
                 log_prob[n, r, w, e] = turn.log_prob[n, w, e]

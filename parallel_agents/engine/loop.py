@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import time
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
@@ -37,7 +37,7 @@ from parallel_agents.core.errors import (
     WorldError,
 )
 from parallel_agents.core.observations import flatten_observation
-from parallel_agents.core.types import AgentId, Array, StepResult, TurnInputs
+from parallel_agents.core.types import AgentId, Array, Masks, Step
 from parallel_agents.engine.agents import AgentGroup
 from parallel_agents.engine.collect import BAD_ACTION, BAD_OBSERVATION, CompiledWorld, Progress, add_rewards
 from parallel_agents.engine.events import read_events
@@ -61,11 +61,11 @@ class Loop:
         autoreset: bool,
         sequential: bool,
         stores: bool = True,
-        on_turn: Callable[[StepResult], None] | None = None,
+        on_turn: Callable[[Step], None] | None = None,
     ) -> None:
         """sequential: each agent observes after the earlier ones have acted. stores: store transitions.
 
-        on_turn: called after each turn of some environments with its result, which it must not change.
+        on_turn: called after each turn of some environments with what it gave, which it must not change.
         """
         self.environments, self.group = list(environments), group
         self.max_turns, self.autoreset, self.sequential = max_turns, autoreset, sequential
@@ -78,7 +78,6 @@ class Loop:
         self.transitions = 0
         shapes = [(len(env.agents), env.n_worlds) for env in self.environments]
         self._none = [np.zeros(shape, np.bool_) for shape in shapes]
-        self._no_rewards = [np.zeros(shape, np.float32) for shape in shapes]
         self.alive = [~none for none in self._none]
         """(N, W) agents whose episode goes on, per environment."""
         self._all_alive = [True] * len(self.environments)
@@ -95,7 +94,18 @@ class Loop:
         self.timesteps = 0
         """Steps of single worlds, of one environment."""
         self.heartbeat = self.environments[0].heartbeat
-        self._masked = [env.masks_actions for env in self.environments]
+        self._masked = [k for k, env in enumerate(self.environments) if env.masks_actions]
+        none = self._none  # shared and never written to
+        self._step = Step(
+            sequential=sequential,
+            masks=[None for _ in none],
+            first=self.first,
+            acted=list(none),
+            terminated=list(none),
+            truncated=list(none),
+            rewards=[np.zeros(shape, np.float32) for shape in shapes],
+            events=[None for _ in none],
+        )
         self._called = 0
         """The environment that was called last, for error messages."""
 
@@ -122,7 +132,8 @@ class Loop:
         with self._reporting_worlds():
             self._beat()
             if not self.autoreset or self.epoch == 1:
-                self._start_episodes({k: np.ones(env.n_worlds, np.bool_) for k, env in enumerate(self.environments)})
+                for k in range(len(self.environments)):
+                    self._start_episodes(k, self._every_world.copy())
             worlds = self._compiled_worlds()
             if isinstance(worlds, str):
                 self._take_turns()
@@ -178,15 +189,12 @@ class Loop:
         """Return the environments in which some episode goes on."""
         return [k for k, alive in enumerate(self.alive) if self.autoreset or self._all_alive[k] or alive.any()]
 
-    def _start_episodes(self, worlds: Mapping[int, Array]) -> None:
-        """Start fresh episodes in the worlds of a (W,) mask per environment."""
-        for k, mask in worlds.items():
-            if mask.any():
-                self._called = k
-                self.environments[k].reset_worlds(mask)
-                self.alive[k] = self.alive[k] | mask
-                self._all_alive[k] = bool(self.alive[k].all())
-                self.first[k] = self.first[k] | mask
+    def _start_episodes(self, k: int, worlds: Array) -> None:
+        """Start fresh episodes in some worlds of an environment, a (W,) mask."""
+        if worlds.any():
+            self._called = k
+            self.environments[k].reset_worlds(worlds)
+            self.restore(k, self.alive[k] | worlds, self.first[k] | worlds)
 
     # -- a compiled epoch ------------------------------------------------------------------------------------
 
@@ -203,7 +211,7 @@ class Loop:
             return "every turn is reported"
         if any(env.overrides_take_turn for env in self.environments):
             return "take_turn() is overridden"
-        if any(self._masked):
+        if self._masked:
             return "the environment gives action masks"
         if reason := self.group.why_not_compiled():
             return reason
@@ -258,37 +266,39 @@ class Loop:
 
     def turn(self, environments: Sequence[int]) -> None:
         """Take one turn of some environments: everything else moves, all observe, all act, all store."""
+        step = self._step
+        step.environments, step.epoch, step.turn = environments, self.epoch, self.turn_number
         for k in environments:
             self._called, env = k, self.environments[k]
             env.turn = self.turn_number
             env.active = self._every_world if self._all_alive[k] else self.alive[k].any(axis=0)
             env.begin_turn()
-        observations, masks = self._observe(), self._masks()
-        self.group.act(
-            TurnInputs(
-                environments, observations, masks, self.first, self.epoch, self.turn_number, sequential=self.sequential
-            )
-        )
-        step = self._empty_step()
+        step.observations, step.masks = self._observe(), self._masks()
+        self.group.act(step)
         for k in environments:
-            rewards, acted = self._apply_in_turn(k) if self.sequential else self._apply(k)
-            self._finish_step(k, rewards, acted, step)
+            rewards, step.acted[k] = self._apply_in_turn(k) if self.sequential else self._apply(k)
+            self._take_rewards(k, rewards, step)
         if self._stores:
             self.group.store(step)
         if self._on_turn is not None:
             self._on_turn(step)
-        if self.autoreset:
-            active = {k: self.environments[k].active for k in environments}
-            self._start_episodes({k: ~own for k, own in active.items() if own is not self._every_world})
+        for k in environments:
+            self.first[k] = self._none[k]
+            if self.autoreset and (active := self.environments[k].active) is not self._every_world:
+                self._start_episodes(k, ~active)
 
     def _observe(self) -> list[Any]:
         """Return the observations of every environment, (N, W, *obs) or one (W, *obs) per agent."""
-        observations = [env.observe() for env in self.environments]
-        return [own if isinstance(own, np.ndarray) else flatten_observation(own, 2) for own in observations]
+        return [
+            own if isinstance(own := env.observe(), np.ndarray) else flatten_observation(own, 2)
+            for env in self.environments
+        ]
 
-    def _masks(self) -> list[list[Array | None] | None]:
+    def _masks(self) -> list[Masks]:
         """Return the action masks of every environment, (W, A) bool per agent; None: everything is allowed."""
-        return [self._masks_in(k) if masked else None for k, masked in enumerate(self._masked)]
+        for k in self._masked:
+            self._step.masks[k] = self._masks_in(k)
+        return self._step.masks
 
     def _masks_in(self, k: int) -> list[Array | None]:
         env, alive = self.environments[k], self.alive[k]
@@ -300,19 +310,6 @@ class Loop:
                 f"{type(env).__name__} has {len(alive)} agents, but action_masks() gave masks of {len(masks)}"
             )
         return [_mask_where(own, choosing[i]) for i, own in enumerate(masks)]
-
-    def _empty_step(self) -> StepResult:
-        """Return the result of a turn in which no environment has taken part yet."""
-        none = self._none  # shared and never written to, like the zeros
-        return StepResult(
-            rewards=list(self._no_rewards),
-            terminated=list(none),
-            truncated=list(none),
-            acted=list(none),
-            first=list(self.first),
-            present=[False] * len(none),
-            events=[None] * len(none),
-        )
 
     def _apply(self, k: int) -> tuple[Array, Array]:
         """Apply the actions of all agents at once, in list order; return rewards (N, W) and who acted (N, W)."""
@@ -331,7 +328,7 @@ class Loop:
             self._beat()
             able = env.can_act()
             able_now = alive[i] if able is None else alive[i] & able[i]
-            mask = _mask_where(env.action_mask_of(i), able_now) if self._masked[k] else None
+            mask = _mask_where(env.action_mask_of(i), able_now) if k in self._masked else None
             self.group.act_in_turn(agent_id, env.observe_agent(i), mask, self.epoch, self.turn_number)
             acted[i] = able_now
             rewards = env.apply_agent(i, self.group.action_of(agent_id))
@@ -341,8 +338,8 @@ class Loop:
                 total += rewards
         return total, acted
 
-    def _finish_step(self, k: int, rewards: Array, acted: Array, step: StepResult) -> None:
-        """Check the rewards (N, W) of an environment, write its part of the step, and note which episodes ended."""
+    def _take_rewards(self, k: int, rewards: Array, step: Step) -> None:
+        """Check the rewards (N, W) of an environment, add them up, and note which of its episodes ended."""
         env, alive = self.environments[k], self.alive[k]
         rewards = np.asarray(rewards, np.float32, order="C")
         if rewards.shape != alive.shape:
@@ -353,13 +350,12 @@ class Loop:
         if not self._all_alive[k]:
             rewards = np.where(alive, rewards, 0.0)
         step.rewards[k] = rewards
-        step.acted[k], step.present[k] = acted, True
         if self._stores and self.group.stores_events:
             step.events[k] = read_events(env, rewards)
         env.add_rewards(rewards)
-        self.first[k] = self._none[k]
         if k == 0:
             self.timesteps += env.n_worlds if self._all_alive[k] else int(np.count_nonzero(env.active))
+        step.terminated[k] = step.truncated[k] = self._none[k]
         if (ends := env.dones()) is not None:
             terminated, truncated = ends
             step.terminated[k] = terminated & alive
@@ -368,7 +364,7 @@ class Loop:
             self._all_alive[k] = bool(self.alive[k].all())
         count = add_rewards(
             alive,
-            acted,
+            step.acted[k],
             rewards,
             step.terminated[k],
             step.truncated[k],

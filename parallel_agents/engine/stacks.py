@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import replace
 from functools import lru_cache
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -22,23 +23,24 @@ from parallel_agents.algorithms.acting import (
     FrameStack,
     Inference,
     RecurrentState,
+    TurnRoom,
     Weights,
     choice_of,
 )
-from parallel_agents.algorithms.acting_kernels import Policy, Scratch, Turn, act
+from parallel_agents.algorithms.acting_kernels import Scratch, act
 from parallel_agents.algorithms.base import AlgorithmSpec, Model
 from parallel_agents.algorithms.learner import LearnerState, RoundResult, Snapshot, is_native
 from parallel_agents.core.errors import ActionError, ContractError, NonFiniteError, ShapeError
 from parallel_agents.core.observations import flatten_observation
 from parallel_agents.core.seeding import Identity, Purpose, generator
-from parallel_agents.core.types import AgentId, Array, Masks, StepResult, Transitions, TurnInputs
+from parallel_agents.core.types import AgentId, Array, Masks, Step, Transitions
 from parallel_agents.engine.collect import CompiledWorld, Progress, Room, Store, collector
 from parallel_agents.engine.events import event_columns
 from parallel_agents.execution.backend import shares
 from parallel_agents.nn import Invariance, probe
 from parallel_agents.nn.layers import tile_rows
 from parallel_agents.replay import PRIORITY, Buffer, Ring, ThreadSafeBuffer, write_priorities
-from parallel_agents.replay.ring import RingArrays, all_finite
+from parallel_agents.replay.ring import all_finite
 
 ALL = slice(None)
 _NO_LOCK: AbstractContextManager[Any] = nullcontext()
@@ -148,18 +150,17 @@ class Stack:
         epoch: int,
         turn: int,
         masks: Array | None = None,
-        room: Turn | None = None,
+        room: TurnRoom | None = None,
     ) -> tuple[Array, dict[str, Array]]:
         """Return actions (N, W) for observations (N, W, D), and the columns to store beside them.
 
-        first: (N, W) bool, True where an episode starts. room: arrays to use again, which hold the observations.
+        first: (N, W) bool, True where an episode starts. room: arrays to use again, of these observations and masks.
         """
         draws = self.draws.at(epoch, turn)
-        if self.choice is not None and self.not_compiled is None:
-            chosen = self.choice.turn(observations, masks) if room is None else room
-            act(*self.compiled_inputs(chosen), draws, self.exploration, first, False, 0, len(self))
-            actions, columns = self.choice.result(chosen)
-            return actions, columns if masks is None else {**columns, "masks": masks}
+        if self.not_compiled is None:
+            room = room or self.room(observations, masks)
+            act(room.acting(self.inference), draws, first)
+            return room.actions, room.columns
         inputs = self.recurrent.inputs(self.frames.push(observations, first), first)
         needed = self._needs_forward(draws, self.exploration)
         if needed is None:
@@ -187,33 +188,24 @@ class Stack:
         columns = {name: column[0] for name, column in extras.items()}
         return actions[0], columns if masks is None else {**columns, "masks": masks}
 
-    def compiled_inputs(self, turn: Turn, part: slice = ALL) -> tuple[Policy, Turn, Scratch]:
-        """Return what compiled acting of some agents reads and writes."""
+    def room(self, observations: Array, masks: Array | None = None, part: slice = ALL) -> TurnRoom:
+        """Return room for compiled turns of some agents, who choose from what stands in these arrays."""
         assert self.choice is not None
         assert self._scratch is not None
-        policy, scratch = self.inference.policy(self.choice), self._scratch
-        if part != ALL:
-            own = (policy.weights[part], policy.centre[part], policy.scale[part])
-            policy = policy._replace(weights=own[0], centre=own[1], scale=own[2])
+        scratch = self._scratch
         if self.frames.count > 1:
             scratch = scratch._replace(window=self.frames.window[part])
-        return policy, turn, scratch
-
-    def compiled_turn(self, observations: Array) -> Turn:
-        """Return room for a turn of compiled epochs."""
-        assert self.choice is not None
-        return self.choice.turn(observations, None)
+        return TurnRoom(self.choice, part, observations, masks, scratch, self.exploration[part])
 
     def compiled_store(self, part: slice, *, active: bool) -> Store:
-        """Return the buffers of some agents for compiled epochs."""
+        """Return what compiled epochs of some agents store beside the columns of every ring."""
         ring = self.ring
         none = np.empty((*ring.valid.shape, 0), np.float32)
         columns = [ring.extras.get(name, none) for name in ("log_prob", "value", "raw", PRIORITY)]
         if ring.extras:
             columns = [column.reshape(*ring.valid.shape, -1) if column.size else none for column in columns]
         log_prob, value, raw, priority = (column[part] for column in columns)
-        arrays = ring.arrays if part == ALL else RingArrays._make(array[part] for array in ring.arrays)
-        return Store(arrays, ring.shape.turns, (log_prob, value, raw, priority), self.inference.version, active)
+        return Store(ring.shape.turns, (log_prob, value, raw, priority), self.inference.version, active)
 
     def _needs_forward(self, draws: Array, exploration: Array) -> Array | None:
         """Return (N,) whose networks must be computed; None: everyone's, also where skipping some saves no time."""
@@ -324,22 +316,33 @@ class StackedAgents:
         self._worlds = stack.spec.worlds
         self._rows = {agent_id: row for row, agent_id in enumerate(self.ids)}
         self._all_present = np.ones(len(self.ids), np.bool_)
-        self._alone = len(environments) == 1 and len(ids) == len(environments[0].agents)
-        """Whether these are all agents of the only environment: then its arrays are theirs."""
+        ends = np.cumsum([0, *(len(env.agents) for env in environments)]).tolist()
+        self._parts = [slice(*pair) for pair in pairwise(ends)] if len(self.ids) == ends[-1] else []
+        """The rows of every environment, if these are all agents of the run; else empty."""
         self._wanted = (self._worlds, *stack.spec.observation)
-        self._fitting = (self._wanted, (self._worlds, math.prod(stack.spec.observation)))  # flat observations fit too
-        self._block = np.empty((len(self.ids), self._worlds, math.prod(stack.spec.observation)), np.float32)
-        self._room = None if stack.choice is None or stack.spec.masked else stack.choice.turn(self._block, None)
-        """Arrays of a turn, used again in each, if observations come as one array without masks."""
-        self._observations: Array = np.empty(0)
+        agents, flat = len(self.ids), (self._worlds, math.prod(stack.spec.observation))
+        self._observations = np.empty((agents, *flat), np.float32)
+        """(N, W, D) copies of what the agents observe in this turn."""
+        self._fitting = (self._wanted, flat)  # flat observations fit too
+        self._places: list[dict[tuple[int, ...], Array]] = [{} for _ in environments]
+        """The same of every environment, by the shapes that an array of its observations may have."""
+        for places, part in zip(self._places, self._parts, strict=False):
+            own = self._observations[part]
+            places |= {(len(own), *shape): own.reshape(len(own), *shape) for shape in self._fitting}
+        self._masks = np.empty((agents, self._worlds, stack.spec.choices), np.bool_) if stack.spec.masked else None
+        """(N, W, A) what they may do; None: everything."""
+        self._room = None if stack.not_compiled else stack.room(self._observations, self._masks)
         self._actions: Array = np.empty(0)
         self._extras: dict[str, Array] = {}
-        self._turns: dict[int, tuple[Turn, Room]] = {}
-        """Room for a turn of each environment in compiled epochs."""
+        self._compiled: dict[int, tuple[TurnRoom, Room]] = {}
+        """Room for the turns of each environment in compiled epochs."""
 
     def start_epoch(self, epoch: int) -> None:
-        """Prepare every model for an epoch."""
+        """Prepare every model for an epoch, and what its turns take by reference."""
         self.stack.start_epoch(epoch)
+        self.stack.ring.reference()
+        if self._room is not None:
+            self._room.acting(self.stack.inference)
 
     def end_epoch(self, epoch: int) -> None:
         """Call every model's `end_epoch_action`."""
@@ -348,14 +351,12 @@ class StackedAgents:
 
     # -- acting ----------------------------------------------------------------------------------------------
 
-    def act(self, inputs: TurnInputs) -> int:
+    def act(self, step: Step) -> int:
         """Choose actions for all agents from one observation array per environment; return how many were chosen."""
-        self._observations = self._collate(inputs.observations)
-        allowed = self._collate_masks(inputs.masks)
-        first = self._gather(inputs.first)
-        room = self._room if self._observations is self._block else None
+        self._collate(step.observations)
+        self._collate_masks(step.masks)
         self._actions, self._extras = self.stack.act(
-            self._observations, first, inputs.epoch, inputs.turn, allowed, room
+            self._observations, self._gather(step.first), step.epoch, step.turn, self._masks, self._room
         )
         return len(self.ids) * self._worlds
 
@@ -367,8 +368,9 @@ class StackedAgents:
         same_mask = allowed is None or np.array_equal(allowed, self._extras["masks"][row])
         if same_mask and np.array_equal(numbers.reshape(-1), before.reshape(-1)):
             return False
-        self._observations[row] = flat = self._checked([numbers], [agent_id])[0]
-        self._actions[row], columns = self.stack.act_again(row, flat, epoch, turn, allowed)
+        before[:] = self._checked(numbers, agent_id)
+        self._refuse_unusual(before[None], [agent_id])
+        self._actions[row], columns = self.stack.act_again(row, before, epoch, turn, allowed)
         for name, column in columns.items():
             self._extras[name][row] = column
         return True
@@ -377,9 +379,10 @@ class StackedAgents:
         """Return the actions (W, …) of one agent in this turn."""
         return np.asarray(self._actions[self._rows[agent_id]])
 
-    def all_actions(self) -> Array:
-        """Return the actions (N, W, …) of all agents in this turn."""
-        return self._actions
+    def actions_in(self, environment: int) -> Array:
+        """Return the actions (N, W, …) of one environment in this turn, if these are all agents of the run."""
+        actions: Array = self._actions[self._parts[environment]]
+        return actions
 
     # -- compiled epochs -------------------------------------------------------------------------------------
 
@@ -396,22 +399,22 @@ class StackedAgents:
         stores: bool,
     ) -> int:
         """Play turns of one environment in compiled code, at most up to `end`; return the turn to go on with."""
-        stack, part = self.stack, self._part(environment)
+        stack, part = self.stack, self._parts[environment]
         end = min(end, start + stack.draws.turns)
         draws = stack.draws.between(epoch, start, end, part)
-        if environment not in self._turns:
-            shape = draws.shape[1], self._worlds, math.prod(stack.spec.observation)
-            self._turns[environment] = stack.compiled_turn(np.zeros(shape, np.float32)), Room.of(*shape[:2])
-        (turn, room), kernel = self._turns[environment], collector(*world[1:])
+        if environment not in self._compiled:
+            turn = stack.room(np.zeros_like(self._observations[part]), part=part)
+            self._compiled[environment] = turn, Room.of(draws.shape[1], self._worlds)
+        (turn, room), kernel = self._compiled[environment], collector(*world[1:])
         with stack.locks():
             kernel(
                 world.arrays,
-                *stack.compiled_inputs(turn, part),
+                turn.acting(stack.inference),
+                stack.ring.reference(part),
                 stack.compiled_store(part, active=stores),
                 progress,
                 room,
                 draws,
-                stack.exploration[part],
                 autoreset,
                 epoch,
                 start,
@@ -419,49 +422,44 @@ class StackedAgents:
             )
         return end
 
-    def _part(self, environment: int) -> slice:
-        """Return the rows of an environment's agents, which stand side by side."""
-        if self._alone:
-            return ALL
-        rows = [row for row, (k, _) in enumerate(self.ids) if k == environment]
-        return slice(rows[0], rows[-1] + 1)
-
     # -- storing ---------------------------------------------------------------------------------------------
 
-    def store(self, step: StepResult) -> None:
+    def store(self, step: Step) -> None:
         """Store the transitions of this turn."""
         extras = self._extras
         if self._event_ids is not None:
             extras = extras | event_columns(self.ids, self._event_ids, step.events, self._worlds)
         self.stack.add(
-            Transitions(
-                observations=self._observations,
-                actions=self._actions,
-                rewards=self._gather(step.rewards),
-                terminated=self._gather(step.terminated),
-                truncated=self._gather(step.truncated),
-                valid=self._gather(step.acted),
-                first=self._gather(step.first),
-                present=self._present(step),
-                version=self.stack.inference.version,
-                extras=extras,
+            Transitions(  # by position, since names take twice as long
+                self._observations,
+                self._actions,
+                self._gather(step.rewards),
+                self._gather(step.terminated),
+                self._gather(step.truncated),
+                self._gather(step.acted),
+                self._gather(step.first),
+                self._present(step),
+                self.stack.inference.version,
+                extras,
             )
         )
 
     def close_epoch(self, observations: Sequence[Any], masks: Sequence[Masks], *, ended: bool) -> None:
         """Store the observations after the last turn; ended: the episodes stop here."""
-        self.stack.close(self._collate(observations), ended=ended, masks=self._collate_masks(masks))
+        self._collate(observations)
+        self._collate_masks(masks)
+        self.stack.close(self._observations, ended=ended, masks=self._masks)
 
-    def _present(self, step: StepResult) -> Array:
+    def _present(self, step: Step) -> Array:
         """Return (N,) bool, True where an agent's environment took part in the turn."""
-        if all(step.present):
+        if len(step.environments) == len(self._environments):
             return self._all_present
-        return np.array([step.present[agent_id.environment] for agent_id in self.ids])
+        return np.array([agent_id.environment in step.environments for agent_id in self.ids])
 
     def _gather(self, arrays: Sequence[Array]) -> Array:
         """Return the rows of these agents from one (N, W) array per environment."""
-        if self._alone:
-            return arrays[0]
+        if self._parts:
+            return arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
         return np.stack([arrays[k][i] for k, i in self.ids])
 
     # -- digest and checkpoint -------------------------------------------------------------------------------
@@ -476,45 +474,50 @@ class StackedAgents:
 
     # -- checking what environments give ---------------------------------------------------------------------
 
-    def _collate(self, observations: Sequence[Any]) -> Array:
-        """Return copies (N, W, D) of these agents' observations from one array or list per environment, checked."""
-        if self._alone and isinstance(observations[0], np.ndarray) and len(observations[0]) == len(self.ids):
-            return self._checked(observations[0], self.ids)
-        for env, own in zip(self._environments, observations, strict=True):
-            if len(own) != len(env.agents):
-                raise ShapeError(
-                    f"{type(env).__name__} has {len(env.agents)} agents, but observe() gave what {len(own)} see"
-                )
-        return self._checked([np.asarray(flatten_observation(observations[k][i], 1)) for k, i in self.ids], self.ids)
-
-    def _checked(self, observations: Array | Sequence[Array], ids: Sequence[AgentId]) -> Array:
-        """Return finite copies (N, W, D) of the observations (W, *obs) of some agents; raise if one does not fit."""
-        if isinstance(observations, np.ndarray) and observations.shape[1:] in self._fitting:
-            block = self._block
-            numbers = observations if observations.dtype == np.float32 else _float32_copy(observations)
-            np.copyto(block, numbers.reshape(block.shape))
-        else:
-            for agent_id, own in zip(ids, observations, strict=True):
-                if own.shape not in self._fitting:
+    def _collate(self, observations: Sequence[Any]) -> None:
+        """Copy these agents' observations from one array or list per environment to theirs, checked."""
+        if not self._copy_arrays(observations):
+            for env, own in zip(self._environments, observations, strict=True):
+                if len(own) != len(env.agents):
                     raise ShapeError(
-                        f"the observation of {self._name(agent_id)} has shape {own.shape}, wanted is "
-                        f"(worlds, *obs) = {self._wanted}: check observe() or pov(), and the model's obs_shape"
+                        f"{type(env).__name__} has {len(env.agents)} agents, but observe() gave what {len(own)} see"
                     )
-            block = _float32_copy(observations).reshape(len(ids), self._worlds, -1)
-        if not all_finite(block):
-            row, world = np.argwhere(~np.isfinite(block).all(axis=-1))[0]
+            rows = [np.asarray(flatten_observation(observations[k][i], 1)) for k, i in self.ids]
+            fitting = [self._checked(own, agent_id) for own, agent_id in zip(rows, self.ids, strict=True)]
+            np.copyto(self._observations, _float32_copy(fitting))
+        self._refuse_unusual(self._observations, self.ids)
+
+    def _copy_arrays(self, observations: Sequence[Any]) -> bool:
+        """Copy the array of every environment; return False where an environment gives no array that fits."""
+        for own, places in zip(observations, self._places, strict=True):
+            if not isinstance(own, np.ndarray) or own.shape not in places:
+                return False
+            np.copyto(places[own.shape], own if own.dtype == np.float32 else _float32_copy(own))
+        return True
+
+    def _checked(self, observation: Array, agent_id: AgentId) -> Array:
+        """Return the observation (W, *obs) of an agent as (W, D); raise if it does not fit."""
+        if observation.shape not in self._fitting:
+            raise ShapeError(
+                f"the observation of {self._name(agent_id)} has shape {observation.shape}, wanted is "
+                f"(worlds, *obs) = {self._wanted}: check observe() or pov(), and the model's obs_shape"
+            )
+        return observation.reshape(self._worlds, -1)
+
+    def _refuse_unusual(self, observations: Array, ids: Sequence[AgentId]) -> None:
+        """Raise NonFiniteError if the observations (N, W, D) of some agents hold NaN or infinity."""
+        if not all_finite(observations):
+            row, world = np.argwhere(~np.isfinite(observations).all(axis=-1))[0]
             env = self._environments[ids[row].environment]
             raise NonFiniteError(
                 f"the observation of {self._name(ids[row])} in world {world} holds NaN or infinity "
                 f"(epoch {env.epoch}, turn {env.turn}): check the environment"
             )
-        return block
 
-    def _collate_masks(self, masks: Sequence[Masks]) -> Array | None:
-        """Return the action masks (N, W, A) of these agents; None where their algorithm stores none."""
-        if not self.stack.spec.masked:
-            return None
-        return np.stack([self._checked_mask(_mask_of(masks, agent_id), agent_id) for agent_id in self.ids])
+    def _collate_masks(self, masks: Sequence[Masks]) -> None:
+        """Copy the action masks of these agents to theirs, checked, where their algorithm stores some."""
+        if self._masks is not None:
+            np.stack([self._checked_mask(_mask_of(masks, own), own) for own in self.ids], out=self._masks)
 
     def _checked_mask(self, mask: Array | None, agent_id: AgentId) -> Array:
         """Return one agent's mask (W, A); all True where there is none. Raise if it does not fit."""

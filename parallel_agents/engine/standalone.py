@@ -30,7 +30,7 @@ from parallel_agents.core.errors import (
     RunError,
 )
 from parallel_agents.core.system import in_background
-from parallel_agents.core.types import AgentId, Array, Masks, StepResult, Transitions, TurnInputs
+from parallel_agents.core.types import AgentId, Array, Masks, Step, Transitions
 from parallel_agents.engine.events import event_columns
 from parallel_agents.engine.stacks import load_states_of_copies, states_of_copies
 
@@ -104,13 +104,13 @@ class StandaloneAgent:
 
     # -- acting ----------------------------------------------------------------------------------------------
 
-    def act(self, inputs: TurnInputs) -> int:
+    def act(self, step: Step) -> int:
         """Ask the agent for its actions; in sequential turn order wait for its turn. Return 0: nothing is batched."""
         self._observation = None
-        if not inputs.sequential:
+        if not step.sequential:
             k, i = self._id
-            masks = inputs.masks[k]
-            self._ask(inputs.observations[k][i], None if masks is None else masks[i])
+            masks = step.masks[k]
+            self._ask(step.observations[k][i], None if masks is None else masks[i])
         return 0
 
     def act_in_turn(self, agent_id: AgentId, observation: Array, mask: Array | None, epoch: int, turn: int) -> bool:
@@ -197,7 +197,7 @@ class StandaloneAgent:
 
     # -- storing ---------------------------------------------------------------------------------------------
 
-    def store(self, step: StepResult) -> None:
+    def store(self, step: Step) -> None:
         """Store the transition of this turn: in the model's buffer, or by the agent's own `add_memory`."""
         if self._observation is None:
             return
@@ -226,7 +226,7 @@ class StandaloneAgent:
             add(next_state=observation[world])
         self._incomplete = []
 
-    def _transitions(self, observation: Array, actions: Array, step: StepResult) -> Transitions:
+    def _transitions(self, observation: Array, actions: Array, step: Step) -> Transitions:
         """Return this agent's turn, with the agent as the first axis."""
         k, i = self._id
         columns = (step.rewards, step.terminated, step.truncated, step.acted, step.first)
@@ -242,7 +242,7 @@ class StandaloneAgent:
             truncated=truncated,
             valid=acted,
             first=first,
-            present=np.array([step.present[k]]),
+            present=np.array([k in step.environments]),
             version=0,
             extras=extras,
         )

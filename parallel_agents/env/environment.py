@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, ClassVar, overload
@@ -296,7 +296,7 @@ class Environment:
 
     # -- what the engine calls ---------------------------------------------------------------------------------
 
-    @property
+    @cached_property
     def vectorised(self) -> bool:
         """True if `observe` is overridden."""
         return type(self).observe is not Environment.observe

@@ -12,7 +12,7 @@ import numpy as np
 from parallel_agents.algorithms import Model
 from parallel_agents.core.config import Config, merge
 from parallel_agents.core.seeding import Purpose, generator
-from parallel_agents.core.types import Array, StepResult
+from parallel_agents.core.types import Array, Step
 from parallel_agents.engine.agents import AgentGroup
 from parallel_agents.engine.loop import Loop
 from parallel_agents.engine.plan import resolve
@@ -80,9 +80,9 @@ def evaluate(
     rewards: list[Array] = []
     acted: list[Array] = []
 
-    def after_turn(outcome: StepResult) -> None:
-        rewards.append(outcome.rewards[0].copy())
-        acted.append(outcome.acted[0].copy())
+    def after_turn(step: Step) -> None:
+        rewards.append(step.rewards[0].copy())
+        acted.append(step.acted[0].copy())
         if on_turn is not None:
             on_turn(eval_env)
 

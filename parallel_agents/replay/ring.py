@@ -24,6 +24,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from parallel_agents.core.by_reference import by_reference
 from parallel_agents.core.compiled import compiled_once, njit
 from parallel_agents.core.errors import CheckpointError, ConfigError, ShapeError
 from parallel_agents.core.types import Array, Bools, Ints, Transitions
@@ -137,11 +138,22 @@ class Ring:
         self.agents = len(arrays.pos)
         self.renewed = 0
         """How often the ring was replaced by an empty one: row numbers of before then mean other rows."""
+        self._references: dict[tuple[Any, Any], RingArrays] = {}
         self._block, self._turns = (self.agents, shape.worlds, -1), shape.turns
         self.observations, self.actions, self.rewards, self.terminated, self.truncated = arrays[:5]
         self.valid, self.follow, self.age, self.version, self.pos, self.oldest = arrays[5:11]
         self.head, self.tail, self.opened, self.ages, self.starts = arrays[11:]
         self.lasting_bytes = sum(column.nbytes for column in self.lasting_columns().values())
+
+    def __getstate__(self) -> dict[str, Any]:
+        return vars(self) | {"_references": {}}  # a copy of the ring has other arrays
+
+    def reference(self, part: slice = slice(None)) -> RingArrays:
+        """Return the arrays of some agents as `add_turn` takes them, by reference."""
+        key = part.start, part.stop
+        if key not in self._references:
+            self._references[key] = by_reference(RingArrays._make(array[part] for array in self.arrays))
+        return self._references[key]
 
     def agent(self, index: int) -> Ring:
         """Return one agent's ring: the same memory, without the other agents."""
@@ -169,7 +181,7 @@ class Ring:
         if self.extras:
             self._write_extras(np.flatnonzero(turn.present), turn.extras)
         add_turn(
-            self.arrays,
+            self.reference(),
             self._turns,
             turn.observations.reshape(self._block),
             turn.actions.reshape(self._block),
@@ -248,7 +260,7 @@ class Ring:
     def live(self, index: int) -> dict[str, Array]:
         """Return copies of one agent's rows, oldest first, and its counters: equal contents give equal arrays."""
         order = self._live_places(index)
-        stored = {name: column[index][order] for name, column in self._columns().items()}
+        stored = {name: column[index].take(order, axis=0) for name, column in self._columns().items()}
         return stored | {name: np.array(getattr(self, name)[index]) for name in self.COUNTERS}
 
     def load_live(self, index: int, stored: Mapping[str, Array]) -> None:
@@ -388,12 +400,13 @@ def add_turn(
     present: Bools,
     new_version: int,
 ) -> None:
-    """Write one turn into the ring of every agent that takes part in it.
+    """Write one turn into the ring of every agent that takes part in it; ring: by reference.
 
     An agent that could not act stores no transition: its reward, and the end of an episode, go to its last action.
     """
-    observations, actions, rewards, terminated, truncated, valid, follow, age, version = ring[:9]
-    pos, oldest, head, _, opened, ages, starts = ring[9:]
+    observations, actions, rewards, terminated = ring.observations, ring.actions, ring.rewards, ring.terminated
+    truncated, valid, follow, age, version = ring.truncated, ring.valid, ring.follow, ring.age, ring.version
+    pos, oldest, head, opened, ages, starts = ring.pos, ring.oldest, ring.head, ring.opened, ring.ages, ring.starts
     agents, rows, columns = valid.shape
     for n in range(agents):
         if not present[n]:

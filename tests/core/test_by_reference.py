@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import numba
 import numpy as np
 import pytest
+from numba.core.dispatcher import _DispatcherBase
 
 from parallel_agents.core.by_reference import by_reference
 from parallel_agents.core.compiled import compiled_once
@@ -45,6 +46,15 @@ def test_compiled_code_reads_and_writes_the_fields() -> None:
 
 
 @pytest.mark.skipif(numba.config.DISABLE_JIT, reason="nothing is compiled")
+def test_a_call_does_not_look_for_types_in_python(monkeypatch: pytest.MonkeyPatch) -> None:
+    outer, out = by_reference(Outer(by_reference(Inner(5, np.zeros((1, 1)))), np.zeros(1, np.int16), 3)), np.zeros(3)
+    add_up(outer, out)
+    monkeypatch.delattr(_DispatcherBase, "typeof_pyval")
+    add_up(outer, out)
+    assert out[0] == 8.0
+
+
+@pytest.mark.skipif(numba.config.DISABLE_JIT, reason="nothing is compiled")
 def test_tuples_of_other_classes_or_arrays_are_other_types() -> None:
     class Similar(NamedTuple):
         count: int
@@ -54,8 +64,9 @@ def test_tuples_of_other_classes_or_arrays_are_other_types() -> None:
         numba.typeof(by_reference(kind(1, np.zeros(shape))))
         for kind, shape in ((Inner, 2), (Inner, 3), (Inner, (2, 2)), (Similar, 2))
     ]
-    assert kinds[0] == kinds[1]
-    assert len(set(kinds)) == 3
+    kinds += [numba.typeof(by_reference(Inner(1, table))) for table in (np.zeros(2, np.int64), np.zeros(4)[::2])]
+    assert kinds[0] is kinds[1]
+    assert len(set(kinds)) == 5
 
 
 def test_copies_are_refused() -> None:

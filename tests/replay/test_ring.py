@@ -1,5 +1,6 @@
 """The ring against a slow model of it made of lists: same samples for same serials, episodes never mixed."""
 
+import copy
 import itertools
 import random
 from dataclasses import dataclass, field
@@ -331,7 +332,7 @@ def test_epochs_that_other_rings_stored_are_appended_as_if_stored_turn_by_turn(s
 
 
 def test_an_epoch_that_is_longer_than_the_buffer_is_refused():
-    short, long = (Ring(RingShape(turns, (SIZE,)), agents=1) for turns in (3, 9))
+    short, long = (Ring(RingShape(turns, (1,)), agents=1) for turns in (3, 9))
     for turn in range(4):
         long.add(one_turn(turn, first=turn == 0))
     with pytest.raises(ShapeError, match="an epoch of 4 rows does not fit into a buffer of 3"):
@@ -501,6 +502,16 @@ def test_agents_that_are_not_present_store_nothing():
     ring.add(Transitions(**twice, present=np.array([True, False]), version=1))
     assert ring.sizes().tolist() == [1, 0]
     assert ring.pos.tolist() == [1, 0]
+
+
+def test_a_copy_of_a_ring_has_rows_of_its_own():
+    ring = ring_of()
+    ring.add(one_turn(1, first=True))
+    copied = copy.deepcopy(ring)
+    copied.add(one_turn(2))
+    ring.add(one_turn(3))
+    assert [own.observations[0, :2, 0, 0].tolist() for own in (ring, copied)] == [[1, 3], [1, 2]]
+    assert ring.pos.tolist() == copied.pos.tolist() == [2]
 
 
 def test_old_turns_are_overwritten_but_their_frames_stay():
