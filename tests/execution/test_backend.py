@@ -240,7 +240,7 @@ def in_loop() -> bool:
 
 @pytest.mark.parametrize("workers", [2, 3, 5])
 def test_the_thread_of_the_loop_is_one_of_the_workers(workers: int, nothing_left: None) -> None:
-    stack, trained = native(9, lambda _: time.sleep(0.01))
+    stack, trained = native(9, lambda _: time.sleep(0.03))
     before = threading.active_count()
     backend = make("thread", [stack], workers=workers)
     assert threading.active_count() == before + workers - 1
