@@ -106,7 +106,7 @@ class Parallel:
     train_interval: int = 4
     """Epochs between two rounds of training: 4 means after epochs 4, 8, 12, …"""
     num_workers: int | None = None
-    """Number of learner workers, at most one per agent; None: from agents, cores and measured cost."""
+    """Number of learner workers, at most one per agent (the loop may be one); None: by agents, cores, measured cost."""
     use_threads: bool | None = None
     """True: learner threads. False: learner processes. None: by measured cost."""
     backend: BackendName | None = None

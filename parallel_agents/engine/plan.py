@@ -22,7 +22,7 @@ class Plan:
     backend: BackendName | Literal["auto"]
     """Where rounds are computed; `auto` starts inline and moves where it measures that this is faster."""
     workers: int
-    """Learner threads or processes at the start."""
+    """Learner workers at the start."""
     most_workers: int
     """How many there may be later, at most."""
     read_in_learner: bool

@@ -1,8 +1,8 @@
 """Where rounds are computed: the contract of a backend, the split of its work, and the backend without workers.
 
 A backend receives round r with `submit`, trains every stack from the learner states of round r - 1, and returns the
-new states and metrics with `result`. Stacks are split into tasks, one set for each worker, and the results are joined
-again in canonical order, so that all backends return the same bytes.
+new states and metrics with `result`. Stacks are cut into tasks, and the results are joined again in canonical order, so
+that all backends return the same bytes.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ class Monitored:
 
 @dataclass(frozen=True)
 class Task:
-    """Some agents of one stack, always trained by the same worker."""
+    """Some agents of one stack, trained together."""
 
     stack: int
     rows: slice
@@ -167,18 +167,38 @@ def shares(agents: int, workers: int) -> list[slice]:
     return [slice(first, end) for first, end in itertools.pairwise(cuts)]
 
 
-def split(stacks: Sequence[Any], workers: int, *, together: bool) -> list[Share]:
-    """Return the share of each worker. Workers without a task are left out.
+def ever_smaller(agents: int, workers: int) -> list[slice]:
+    """Return parts of a stack for workers that take one after the other: an even share of what is left each time.
 
-    together: one task for each part of a stack; otherwise, and if the network's probe failed, one task per agent.
+    So there are few parts, and all workers end at about the same time, whenever each of them began.
+
+    >>> [part.stop - part.start for part in ever_smaller(32, 2)]
+    [16, 8, 4, 2, 1, 1]
     """
+    parts, first = [], 0
+    while first < agents:
+        end = first + -(-(agents - first) // workers)
+        parts.append(slice(first, end))
+        first = end
+    return parts
+
+
+def cut(index: int, stack: Any, parts: Sequence[slice], *, together: bool) -> list[Task]:
+    """Return the tasks of some parts of a stack; index: the number of the stack.
+
+    together: one task for each part that is not empty; otherwise, and if the network's probe failed, one per agent.
+    """
+    if not (together and stack.invariance.holds):
+        parts = [slice(n, n + 1) for part in parts for n in range(part.start, part.stop)]
+    return [Task(index, rows, stack.learner, stack.identity.rows(rows)) for rows in parts if rows.start < rows.stop]
+
+
+def split(stacks: Sequence[Any], workers: int, *, together: bool) -> list[Share]:
+    """Return the share of each worker: its tasks, as `cut` makes them. Workers without a task are left out."""
     tasks_of: list[list[Task]] = [[] for _ in range(workers)]
     for index, stack in enumerate(stacks):
-        one_by_one = not (together and stack.invariance.holds)
         for tasks, share in zip(tasks_of, shares(len(stack), workers), strict=True):
-            agents = [slice(n, n + 1) for n in range(share.start, share.stop)]
-            for rows in agents if one_by_one else [share] * (len(agents) > 0):
-                tasks.append(Task(index, rows, stack.learner, stack.identity.rows(rows)))
+            tasks += cut(index, stack, [share], together=together)
     return [Share(tasks) for tasks in tasks_of if tasks]
 
 
@@ -195,7 +215,7 @@ def join(shares: Sequence[Share], trained: Sequence[Trained], stacks: int) -> li
 def log_round(round_: int) -> None:
     """Write to the run's log that a worker has trained a round; do nothing if logging is not configured."""
     if structlog.is_configured():
-        structlog.get_logger().debug("round_learnt", round=round_)
+        structlog.get_logger().debug("round_learnt", round=round_, role="learner")
 
 
 class LazySnapshot:
@@ -257,27 +277,26 @@ class Backend(Protocol):
 
 
 class Learner:
-    """Trains one worker's share of every round, from its states of the round before.
+    """Trains a share of every round, from its states of the round before.
 
     The rounds after a failed one fail with it.
     """
 
     def __init__(self, share: Share, states: Sequence[LearnerState], timeline: Timeline) -> None:
         self.share, self._states, self._timeline = share, share.states(states), timeline
-        self.heartbeat = Heartbeat()
         self.seconds = 0.0
         """Seconds that the last round took."""
         self._failure: BaseException | None = None
 
-    def train(self, round_: int, snapshots: Sequence[GetSnapshot]) -> list[Trained]:
-        """Train a round and return one (state, result) per task."""
+    def train(self, round_: int, snapshots: Sequence[GetSnapshot], heartbeat: Heartbeat) -> list[Trained]:
+        """Train a round and return one (state, result) per task. heartbeat: of the worker that trains it."""
         try:
             taken = [take() for take in snapshots]  # after a failure too, since the collector may wait for it
             if self._failure is not None:
                 raise self._failure
             began = time.perf_counter()
             with self._timeline.span("learn", "learner", round=round_) if self._timeline.enabled else nullcontext():
-                trained = self.share.train(round_, self._states, self.share.snapshots(taken), self.heartbeat)
+                trained = self.share.train(round_, self._states, self.share.snapshots(taken), heartbeat)
         except BaseException as error:
             self._failure = error
             raise
@@ -296,7 +315,7 @@ class InlineBackend:
     ) -> None:
         self._n_stacks = len(stacks)
         share = next(iter(split(stacks, 1, together=together)), Share())  # empty if no agent is in a stack
-        self._learner = Learner(share, states, timeline)
+        self._learner, self._heartbeat = Learner(share, states, timeline), Heartbeat()
         self._results: dict[int, list[Trained] | LearnerError] = {}
         self.learn_seconds = 0.0
         """Seconds that the last round took."""
@@ -304,7 +323,7 @@ class InlineBackend:
     def submit(self, round_: int, snapshots: Sequence[GetSnapshot]) -> None:
         """Train the round now; `result` raises its failure."""
         try:
-            trained = self._learner.train(round_, snapshots)
+            trained = self._learner.train(round_, snapshots, self._heartbeat)
             self._results[round_] = join([self._learner.share], trained, self._n_stacks)
         except LearnerError as error:
             self._results[round_] = error
@@ -321,8 +340,7 @@ class InlineBackend:
         return result
 
     def workers(self) -> list[Monitored]:
-        learner = self._learner
-        return [Monitored("learner", learner.heartbeat, learner.share.describe, in_loop_thread=True)]
+        return [Monitored("learner", self._heartbeat, self._learner.share.describe, in_loop_thread=True)]
 
     def close(self, patience: float = PATIENCE) -> None:
         """Drop results that nobody has asked for."""

@@ -46,7 +46,7 @@ class BackendLauncher:
         timeline: Timeline,
         flags: Parallel | None = None,
     ) -> None:
-        """most_workers: threads that `auto` may start, since the collector leaves them its own core while it waits.
+        """most_workers: how many workers `auto` may have in threads; the thread of the loop is one, or waits for them.
 
         flags: what backend `ray` reads: address, resources and number of workers, deadline.
         """

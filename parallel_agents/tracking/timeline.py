@@ -194,7 +194,6 @@ def _arrow(phase: str, number: int, span: Span, at: int, origin: int) -> dict[st
 # -- reading -----------------------------------------------------------------------------------------------------------
 
 _MAX_TRACE_BYTES = 256 * 2**20
-_WAITING = "wait"
 _SHOWN_SPANS = 400
 
 
@@ -239,6 +238,10 @@ class Trace:
     def _intervals(self, name: str) -> Intervals:
         return [(span[2], _end(span)) for span in self.spans if span[0] == name]
 
+    def waits(self) -> float:
+        """Return the share of the time in which collection waited and did not help the learners."""
+        return sum(stage.share for stage in self.stages() if stage.name == "wait")
+
     def learner_waits(self) -> float:
         """Return the share of the time since the first round in which no learner was learning; NaN without rounds."""
         busy = _union(self._intervals("learn"))
@@ -256,7 +259,7 @@ class Trace:
 
     def advice(self) -> list[str]:
         """Return what to change, if something stands out."""
-        waits, idle, overlap = self.share(_WAITING), self.learner_waits(), self.overlap()
+        waits, idle, overlap = self.waits(), self.learner_waits(), self.overlap()
         found = []
         if waits > 0.15:
             found.append(
@@ -306,7 +309,7 @@ class Trace:
     def as_dict(self) -> dict[str, Any]:
         """Return what `parallel-agents trace --json` prints."""
         values: dict[str, Any] = plain({
-            "seconds": self.seconds, "stages": self.stages(), "waiting": self.share(_WAITING),
+            "seconds": self.seconds, "stages": self.stages(), "waiting": self.waits(),
             "learner_waits": self.learner_waits(), "overlap_efficiency": self.overlap(), "advice": self.advice(),
         })  # fmt: skip
         return values
@@ -316,7 +319,7 @@ class Trace:
         lines = [f"{self.seconds:.1f} s in {len(self.threads)} threads, {len(self.spans)} spans"]
         lines += [f"  {s.thread:<34} {s.name:<16} {s.seconds:9.2f} s {s.share:7.1%}" for s in self.stages()]
         if math.isfinite(self.overlap()):
-            lines.append(f"collection waits {self.share(_WAITING):.0%}, the learner {self.learner_waits():.0%}; "
+            lines.append(f"collection waits {self.waits():.0%}, the learner {self.learner_waits():.0%}; "
                          f"overlap efficiency {self.overlap():.0%}")  # fmt: skip
         return "\n".join([*lines, *self.advice()]) + "\n"
 

@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -140,10 +141,9 @@ def test_records_of_a_learner_thread_carry_run_role_and_thread(tmp_path: Path, n
     with configure_logs(tmp_path / "log.jsonl", run="k3", console=False), bind(role="runtime"):
         Line(config=tiny(parallel={"backend": "thread", "num_workers": 2})).run_experiment()
     records = learner_records(tmp_path / "log.jsonl")
-    assert {(line["run"], line["role"], line["thread"], line["process"]) for line in records} == {
-        ("k3", "learner", f"learner-{index}", os.getpid()) for index in (0, 1)
-    }
-    assert sorted(line["round"] for line in records) == [1, 1, 2, 2, 3, 3]
+    assert {(line["run"], line["role"], line["process"]) for line in records} == {("k3", "learner", os.getpid())}
+    assert {line["thread"] for line in records} <= {"learner-0", threading.current_thread().name}  # the loop helps
+    assert [line["round"] for line in records] == [1, 2, 3]
 
 
 def test_the_digest_depends_on_what_is_run_and_not_on_how() -> None:

@@ -193,7 +193,7 @@ def test_it_moves_back_for_good_if_threads_are_slower() -> None:
     case.run(collect_beside=2.5)
     assert case.names == ["inline"] * 2 + ["thread"] * TRIAL + ["inline"] * (18 - TRIAL)
     assert case.processes == []
-    assert not any(worker.thread.is_alive() for worker in case.threads[0]._workers)
+    assert not any(thread.is_alive() for thread in case.threads[0]._threads.values())
 
 
 def test_no_thread_is_started_for_the_last_few_rounds() -> None:

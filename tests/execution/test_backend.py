@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import os
+import threading
 import time
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from parallel_agents.core.errors import DeadlineError, LearnerError, WorkerDied
-from parallel_agents.execution.backend import InlineBackend, LazySnapshot, Share, join, split
+from parallel_agents.execution.backend import InlineBackend, LazySnapshot, Share, ever_smaller, join, split
 from parallel_agents.execution.process import ProcessBackend
 from parallel_agents.execution.thread import ThreadBackend
+from parallel_agents.execution.watchdog import Watchdog
 from parallel_agents.tracking.timeline import Timeline
 from tests.execution.stub_stacks import RELEASE, MarkLearner, MarkStack, expected, same
 
@@ -56,6 +59,17 @@ def test_split_puts_every_agent_into_exactly_one_task(agents: int, workers: int,
         assert [agent for task in tasks for agent in task.identity.agents] == [stack.identity.agents[r] for r in rows]
         if not (together and stack.invariance.holds):
             assert len(tasks) == len(stack)
+
+
+@pytest.mark.parametrize("agents", [1, 2, 3, 8, 127])
+@pytest.mark.parametrize("workers", [1, 2, 3, 9])
+def test_parts_that_grow_smaller_hold_every_agent_once(agents: int, workers: int) -> None:
+    parts = ever_smaller(agents, workers)
+    assert [row for part in parts for row in range(agents)[part]] == list(range(agents))
+    sizes = [part.stop - part.start for part in parts]
+    assert sizes == sorted(sizes, reverse=True)
+    assert sizes[-1] == 1 or workers == 1
+    assert len(parts) >= min(agents, workers)
 
 
 def test_join_gives_canonical_order_whatever_the_order_of_tasks() -> None:
@@ -194,3 +208,133 @@ def test_processes_that_do_not_start_are_reported_and_not_left_behind(
     with pytest.raises(DeadlineError, match="the learner processes did not start within 60 s"):
         make("process", two_stacks(), workers=2)
     assert len(ended) == 2
+
+
+# -- the thread of the loop helps --------------------------------------------------------------------------------------
+
+
+class Watched(MarkLearner):
+    """Records which thread trained which agents in which round, and calls `before` first."""
+
+    def __init__(self, before: Callable[[int], None]) -> None:
+        super().__init__()
+        self.__dict__.update(before=before, trained=[])
+
+    def learn(self, state: Any, snapshot: Any, identity: Any) -> Any:
+        self.__dict__["before"](snapshot.round)
+        self.__dict__["trained"].append((snapshot.round, threading.current_thread().name, identity.agents))
+        return super().learn(state, snapshot, identity)
+
+
+def native(agents: int, before: Callable[[int], None]) -> tuple[MarkStack, list[tuple[int, str, tuple[int, ...]]]]:
+    """Return a stack that counts as computed by kernels, and what is recorded of its training."""
+    learner = Watched(before)
+    stack = MarkStack(agents, learner)
+    stack.native = True
+    return stack, learner.__dict__["trained"]
+
+
+def in_loop() -> bool:
+    return threading.current_thread() is threading.main_thread()
+
+
+@pytest.mark.parametrize("workers", [2, 3, 5])
+def test_the_thread_of_the_loop_is_one_of_the_workers(workers: int, nothing_left: None) -> None:
+    stack, trained = native(9, lambda _: time.sleep(0.03))
+    before = threading.active_count()
+    backend = make("thread", [stack], workers=workers)
+    assert threading.active_count() == before + workers - 1
+    for round_ in range(1, 5):
+        ((state, result),) = learn(backend, [stack], round_)
+        assert same(state, expected(stack, round_))
+        assert result.updates.tolist() == [1] * 9
+    backend.close()
+    names = {name for _, name, _ in trained}
+    assert names == {"MainThread", *(f"learner-{index}" for index in range(workers - 1))}
+
+
+def test_the_loop_does_not_help_where_its_thread_might_be_lost_or_one_worker_is_wanted(nothing_left: None) -> None:
+    for workers, kernels in ((2, False), (1, True)):
+        stack, trained = native(4, lambda _: None)
+        stack.native = kernels
+        backend = make("thread", [stack], workers=workers)
+        learn(backend, [stack], 1)
+        backend.close()
+        assert len(trained) == workers
+        assert {name for _, name, _ in trained} <= {f"learner-{index}" for index in range(workers)}
+
+
+def test_the_loop_helps_with_the_round_it_waits_for_and_not_with_later_ones(nothing_left: None) -> None:
+    release = threading.Event()
+
+    def before(round_: int) -> None:
+        if not in_loop():
+            began.set()
+            release.wait(20.0)
+
+    began = threading.Event()
+    stack, trained = native(8, before)
+    backend = make("thread", [stack], workers=2, lag=2)
+    backend.submit(1, snapshots([stack], 1))
+    assert began.wait(20.0)  # the learner thread holds the first task of round 1
+    backend.submit(2, snapshots([stack], 2))
+    with pytest.raises(
+        DeadlineError, match=r"round 1 of learner-0 took longer than 0\.2 s: it is at round 1 of agents 0"
+    ):
+        backend.result(1, 0.2)
+    assert [agents for round_, _, agents in trained if round_ == 1] == [(4, 5), (6,), (7,)]
+    assert {round_ for round_, _, _ in trained} == {1}
+    release.set()
+    for round_ in (1, 2):
+        ((state, _),) = backend.result(round_, DEADLINE)
+        assert same(state, expected(stack, round_))
+    backend.close()
+
+
+def test_a_failure_in_the_thread_of_the_loop_is_reported_as_such(nothing_left: None) -> None:
+    def before(_: int) -> None:
+        if in_loop():
+            raise ValueError("the weights exploded")
+        time.sleep(0.1)
+
+    stack, _ = native(4, before)
+    backend = make("thread", [stack], workers=2)
+    backend.submit(1, snapshots([stack], 1))
+    with pytest.raises(LearnerError, match=r"(?s)round 1 failed in learner in the thread of the loop.*exploded"):
+        backend.result(1, DEADLINE)
+    assert backend.poll(1)
+    backend.close()
+
+
+def test_what_hangs_in_the_thread_of_the_loop_is_reported_with_its_round_and_interrupted(
+    nothing_left: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def before(_: int) -> None:
+        time.sleep(30.0 if in_loop() else 0.2)
+
+    stack, _ = native(4, before)
+    backend = make("thread", [stack], workers=2)
+    began = time.monotonic()
+    with Watchdog(backend.workers, limit=0.5):
+        backend.submit(1, snapshots([stack], 1))
+        with pytest.raises(
+            LearnerError, match=r"(?s)round 1 failed in .*the loop.*DeadlineError.*round 1 of agents [02]"
+        ):
+            backend.result(1, DEADLINE)
+    assert time.monotonic() - began < 10.0
+    backend.close()
+    assert "hung: worker learner in the thread of the loop, at round 1 of agents" in capsys.readouterr().err
+
+
+def test_a_user_who_interrupts_the_loop_is_not_kept_by_a_task(nothing_left: None) -> None:
+    def before(_: int) -> None:
+        if in_loop():
+            raise KeyboardInterrupt
+        time.sleep(0.1)
+
+    stack, _ = native(4, before)
+    backend = make("thread", [stack], workers=2)
+    backend.submit(1, snapshots([stack], 1))
+    with pytest.raises(KeyboardInterrupt):
+        backend.result(1, DEADLINE)
+    backend.close()

@@ -286,6 +286,31 @@ def test_f37_a_deadlock_is_broken_and_all_tracebacks_are_written(
     assert "in holds_the_other" in text
 
 
+def test_f37_what_hangs_in_the_thread_of_the_loop_is_interrupted_and_repeated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hung: list[int] = []
+
+    def learn(self: Any, state: Any, snapshot: Any, identity: Any) -> Any:
+        if snapshot.round == 2 and threading.current_thread() is not threading.main_thread():
+            time.sleep(0.2)  # leaves something to the loop
+        elif snapshot.round == 2 and not hung:
+            hung.append(2)
+            hang_for_ever()
+        return LEARN(self, state, snapshot, identity)
+
+    flags = {"backend": "thread", "num_workers": 2, "round_deadline": 0.5}
+    game, recorded = Line(config=tiny(parallel=flags)), Events()
+    game.prepare().watchdog.folder = tmp_path
+    monkeypatch.setattr(DQNLearner, "learn", learn)
+    summary = game.run_experiment(callbacks=[recorded])
+    assert hung == [2]
+    (told,) = [fields for name, fields in recorded.events if name == "round_failed"]
+    assert "learner in the thread of the loop has been at round 2 of agents" in told["cause"]
+    assert summary["digest"] == undisturbed()
+    assert "in hang_for_ever" in next(tmp_path.glob("stacks-*.txt")).read_text()
+
+
 def hangs_in_round_two(*given: Any) -> Any:
     """Serve as a learner process does, except that round 2 never ends."""
     answer = serve(*given)

@@ -235,7 +235,7 @@ def test_a_trace_is_read_back_with_its_shares_waiting_and_overlap(tmp_path: Path
     shares = {(stage.thread.partition(": ")[0], stage.name): stage.share for stage in trace.stages()}
     assert shares["worker 7", "collect"] == pytest.approx(0.6)
     assert shares["worker 7", "boundary"] == pytest.approx(0.1), "without the waiting in it"
-    assert trace.share("wait") == pytest.approx(0.3)
+    assert trace.waits() == pytest.approx(0.3)
     assert trace.learner_waits() == pytest.approx(1 - 50 / 80)
     assert trace.overlap() == pytest.approx(20 / 50)
     assert trace.advice() == [
@@ -250,6 +250,16 @@ def test_a_trace_is_read_back_with_its_shares_waiting_and_overlap(tmp_path: Path
         "seconds": 0.06,
         "share": 0.6,
     }
+
+
+def test_a_collector_that_helps_the_learners_does_not_wait(tmp_path: Path) -> None:
+    spans = [
+        _span("collect", 0, 40, epoch=1), _span("learn", 0, 60, 2, round=1), _span("wait", 40, 30, round=1),
+        _span("learn", 40, 25, round=1), _span("collect", 70, 30, epoch=2), _span("learn", 70, 30, 2, round=2),
+    ]  # fmt: skip
+    trace = _trace_of(tmp_path, *spans)
+    assert trace.waits() == pytest.approx(0.05)
+    assert trace.advice() == ["nothing stands out"]
 
 
 def test_an_idle_learner_and_turns_taken_are_named(tmp_path: Path) -> None:
