@@ -13,13 +13,13 @@ import os
 import pickle
 import re
 import signal
-import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any
+from subprocess import DEVNULL, Popen
+from typing import Any, Self
 
 import numpy as np
 from numba.core import event
@@ -46,40 +46,46 @@ class Precompiler(event.Listener):  # type: ignore[misc]
         specs = [stack.spec for stack in stacks if stack.native]
         known = all(type(spec).__module__.startswith("parallel_agents.") for spec in specs)  # else code of users runs
         self._specs = specs if known and cores() > 1 else []
-        self._process: subprocess.Popen[bytes] | None = None
+        self.process: Popen[bytes] | None = None
         kinds = re.sub(r"\d+", "", repr(specs))
         self._done = FOLDER / f"precompiled-{hashlib.sha256(kinds.encode()).hexdigest()[:16]}"
 
-    def __enter__(self) -> None:
+    def __enter__(self) -> Self:
         event.register("numba:compile", self)
+        return self
 
     def __exit__(self, *_: object) -> None:
         """End the process; if it was not done, a later run starts another one."""
         event.unregister("numba:compile", self)
-        if self._process is not None:
-            self._process.kill()
-            if self._process.wait():
+        if self.process is not None:
+            self.process.kill()
+            if self.process.wait():
                 self._done.unlink(missing_ok=True)
 
     def on_start(self, event: Any) -> None:
         """Take the start of a compilation: start the process, once."""
         specs, self._specs = self._specs, []
         if specs:
-            with suppress(OSError):  # it was started by another run, or the system gives no process
+            with suppress(OSError):  # another run has started it, or the system gives no process
                 self._start(specs)
 
     def on_end(self, event: Any) -> None:
         """Take the end of a compilation: let the system forget the process if it has ended."""
-        if self._process is not None:
-            self._process.poll()
+        if self.process is not None:
+            self.process.poll()
 
     def _start(self, specs: list[Any]) -> None:
-        command, null = interpreter(f"from {__name__} import main; main({os.getpid()})"), subprocess.DEVNULL
+        """Start the process; raise OSError if that was done before, or is not possible."""
+        command = interpreter(f"from {__name__} import main; main({os.getpid()})")
         with tempfile.TemporaryFile() as job:
             pickle.dump(specs, job)
             job.seek(0)
             self._done.touch(mode=0o600, exist_ok=False)
-            self._process = subprocess.Popen(command, stdin=job, stdout=null, stderr=null)
+            try:
+                self.process = Popen(command, stdin=job, stdout=DEVNULL, stderr=DEVNULL)
+            except OSError:
+                self._done.unlink()
+                raise
 
 
 # -- in the process --------------------------------------------------------------------------------------------------
@@ -104,6 +110,7 @@ def precompile(spec: Any) -> None:
     extras = {name: column[:, 0] for name, column in stack.ring.extras.items()}
     actions = stack.ring.actions[:, 0].copy()
     rewards = np.zeros((1, 1), np.float32)
+    stack.start_epoch(1)
     stack.add(Transitions(observations, actions, rewards, no, no, ~no, ~no, ~no[0], 0, extras))
     stack.close(observations, ended=True)
     spec.learner(updates=1).learn(stack.state, random_snapshot(spec, 1, updates=1), stack.identity)
