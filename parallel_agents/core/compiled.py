@@ -47,7 +47,7 @@ class Announcement(event.Listener):  # type: ignore[misc]
         if self._depth or module.startswith("parallel_agents."):
             self._depth += 1
             self._count += 1
-            self._show(f"compiling kernels for this machine, once, for up to a minute: {self._count}")
+            self._show(f"compiling kernels for this machine, once: {self._count}")
 
     def on_end(self, event: Any) -> None:
         """Take the end of a compilation: remove the line, unless it was part of another one."""

@@ -205,6 +205,8 @@ class SharedCache(FunctionCache):  # type: ignore[misc]
 
 _base = usable_base()
 sweep(_base)
+FOLDER = folder_of(kernel_hash())
+"""For functions from outside this package, and for what else depends on all kernels."""
 # Set in the environment, so that worker processes use the same folder; `reload_config` makes numba read it again.
-os.environ["NUMBA_CACHE_DIR"] = str(folder_of(kernel_hash()))
+os.environ["NUMBA_CACHE_DIR"] = str(FOLDER)
 numba.config.reload_config()

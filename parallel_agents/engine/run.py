@@ -20,6 +20,7 @@ from parallel_agents.engine.agents import AgentGroup
 from parallel_agents.engine.digest import combined, digests
 from parallel_agents.engine.loop import Loop, Rounds, Schedule
 from parallel_agents.engine.plan import resolve
+from parallel_agents.engine.precompile import Precompiler
 from parallel_agents.engine.shards import ShardedLoop
 from parallel_agents.execution.backend import PATIENCE, Activity, Heartbeat, Monitored
 from parallel_agents.execution.watchdog import MemoryMonitor, Watchdog, resident_bytes
@@ -233,7 +234,7 @@ class Run:
             self.rounds.open(self.schedule.rounds_until(epochs))
             if isinstance(self.loop, ShardedLoop):
                 self.loop.open(self.rounds.share_cluster(self.loop.release), self.rounds.restart)
-            with self.watchdog:
+            with self.watchdog, Precompiler(self.group.stacks):
                 while self.epoch < epochs and self._stop is None:
                     self._run_epoch(self.epoch + 1)
                 with self.timeline.span("wait", "runtime"):

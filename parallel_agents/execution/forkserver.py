@@ -156,17 +156,21 @@ class _Server:
 def _run_server(channel: int, started: Future[subprocess.Popen[bytes]]) -> None:
     """Start a server and wait for its end."""
     try:
-        path = spawn.get_preparation_data("forkserver")["sys_path"]
-        code = f"import sys; sys.path[:] = {path!r}; from {__name__} import serve; serve({channel}, {os.getpid()})"
-        flags = util._args_from_interpreter_flags()  # type: ignore[attr-defined]
-        # -P: not even the imports of the interpreter itself are looked for in the current folder
-        command = [os.fsdecode(spawn.get_executable()), *flags, "-P", "-c", code]
+        command = interpreter(f"from {__name__} import serve; serve({channel}, {os.getpid()})")
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=[channel])
     except BaseException as error:
         started.set_exception(error)
     else:
         started.set_result(process)
         process.wait()
+
+
+def interpreter(code: str) -> list[str]:
+    """Return a command that runs some code in an interpreter with the options and the module path of this one."""
+    path = spawn.get_preparation_data("interpreter")["sys_path"]
+    flags = util._args_from_interpreter_flags()  # type: ignore[attr-defined]
+    # -P: not even the imports of the interpreter itself are looked for in the current folder
+    return [os.fsdecode(spawn.get_executable()), *flags, "-P", "-c", f"import sys; sys.path[:] = {path!r}; {code}"]
 
 
 def _stop(channel: socket.socket, server: subprocess.Popen[bytes], thread: threading.Thread, owner: int) -> None:
@@ -266,7 +270,7 @@ def _without_main() -> Iterator[None]:
 def serve(channel: int, parent: int) -> None:
     """Fork workers for a parent until it ends; in each of them, do its job."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides
-    _end_with(parent)
+    end_with(parent)
     job = _fork_workers(socket.socket(fileno=channel))
     if job is not None:
         _do(job)
@@ -314,7 +318,7 @@ def _fork(status: int, job: int, stdout: int, stderr: int, *shared: int, statuse
         if pid == 0:
             signal.set_wakeup_fd(-1)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-            _end_with(server)
+            end_with(server)
             os.dup2(stdout, 1)
             os.dup2(stderr, 2)
             for descriptor in (status, stdout, stderr, *statuses.values()):
@@ -345,7 +349,7 @@ def _report(status: int, number: int) -> None:
         os.write(status, _NUMBER.pack(number))
 
 
-def _end_with(parent: int) -> None:
+def end_with(parent: int) -> None:
     """Ask Linux to kill this process when its parent ends, however that ends."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)

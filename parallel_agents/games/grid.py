@@ -26,6 +26,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from parallel_agents.core.by_reference import by_reference
 from parallel_agents.core.errors import ActionError, ConfigError, ContractError, ShapeError
 from parallel_agents.core.types import Array
 from parallel_agents.games import kernels
@@ -224,9 +225,11 @@ class Grid:
         """(N, W) the direction each agent faces: 0 up, 1 right, 2 down, 3 left."""
         self.agent_kinds = _agent_codes(field, agent_kinds, agents, worlds)
         """(N, W) the code of the kind as which each agent appears."""
-        self.arrays: GridArrays = (
-            self.padded, self.margin, field.layer, self.positions, self.headings, self.agent_kinds, field.passable,
-        )  # fmt: skip
+        self.arrays = by_reference(
+            GridArrays(
+                self.padded, self.margin, field.layer, self.positions, self.headings, self.agent_kinds, field.passable
+            )
+        )
         """What kernels take."""
         self._all_agents = np.ones((agents, worlds), np.bool_)
         self._all_worlds = np.ones(worlds, np.bool_)

@@ -18,6 +18,7 @@ docstring of each kernel says what its slots decide, and no draw depends on W.
 from __future__ import annotations
 
 from enum import IntEnum
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,12 +34,24 @@ Ints = NDArray[np.int32]
 Probabilities = NDArray[np.float64]
 TurnKey = tuple[int, int, int, int, int]
 """The address of a turn's draws: the two words of the random key, the epoch, the turn, the first world's number."""
-GridArrays = tuple[Bytes, int, int, Ints, Bytes, Bytes, Flags]
-"""cells, margin, layer, positions (N, W, 2), headings (N, W), agent_kinds (N, W), passable (K + 1,).
 
-It is a plain tuple because numba needs 0.8 µs longer per call for a named one, a seventh of a turn of treasure hunt.
-Every array costs 0.1 µs, so kernels that need only the cells take only these.
-"""
+
+class GridArrays(NamedTuple):
+    """A grid, by reference, so that a call passes one address: see `core.by_reference`."""
+
+    cells: Bytes
+    """(W, L, H + 2m, C + 2m)"""
+    margin: int
+    layer: int
+    """That of the agents."""
+    positions: Ints
+    """(N, W, 2)"""
+    headings: Bytes
+    """(N, W), like the next."""
+    agent_kinds: Bytes
+    passable: Flags
+    """(K + 1,)"""
+
 
 Words = tuple[np.uint64, np.uint64, np.uint64, np.uint64]
 _ONE, _TWO = np.uint64(1), np.uint64(2)
@@ -86,8 +99,8 @@ def place(grid: GridArrays, sites: Ints, turn_key: TurnKey, world_mask: Flags) -
 
     These are the first N steps of a Fisher-Yates shuffle. Slots of agent n: 2n is its site, 2n + 1 its heading.
     """
-    cells, margin, layer = grid[:3]
-    positions, headings, agent_kinds = grid[3:6]
+    cells, margin, layer = grid.cells, grid.margin, grid.layer
+    positions, headings, agent_kinds = grid.positions, grid.headings, grid.agent_kinds
     agents, worlds = agent_kinds.shape
     order = np.empty(len(sites), np.int64)
     for w in range(worlds):
@@ -177,9 +190,8 @@ def move(
     it moves if every layer of the next cell is passable. It enters 0 where it stays or is not `able`, (N, W). Returns
     -1, or, before any agent has moved, the index in `actions` of an action that does not exist.
     """
-    cells, margin, layer = grid[:3]
-    positions, headings, agent_kinds = grid[3:6]
-    passable = grid[6]
+    cells, margin, layer, passable = grid.cells, grid.margin, grid.layer, grid.passable
+    positions, headings, agent_kinds = grid.positions, grid.headings, grid.agent_kinds
     agents, worlds = actions.shape
     chosen, count = actions.reshape(-1), len(step_table)
     invalid = 0
@@ -235,8 +247,8 @@ def fire(
     hits: tuple[Ints, Ints, Ints],
 ) -> None:
     """Follow columns -half … half of each beam, cell by cell, until something ends them; see `Beam`."""
-    cells, margin, layer = grid[:3]
-    positions, headings, passable = grid[3], grid[4], grid[6]
+    cells, margin, layer = grid.cells, grid.margin, grid.layer
+    positions, headings, passable = grid.positions, grid.headings, grid.passable
     code, length, half, hits_agents, changes_on = shape
     received, dealt, changed = hits
     agents, worlds = firing.shape
@@ -334,7 +346,7 @@ def regrow(
 @njit(cache=True)  # type: ignore[untyped-decorator]
 def _free_site(grid: GridArrays, sites: Ints, world: int, u: float) -> int:
     """Return an empty site of the agents' layer, chosen by u in [0, 1), or -1 if there is none."""
-    cells, margin, layer = grid[:3]
+    cells, margin, layer = grid.cells, grid.margin, grid.layer
     free = 0
     for s in range(len(sites)):
         free += cells[world, layer, sites[s, 0] + margin, sites[s, 1] + margin] == 0
@@ -352,7 +364,7 @@ def refill(
     grid: GridArrays, sites: Ints, kinds: Bytes, wanted: int, turn_key: TurnKey, stream: int, world_mask: Flags
 ) -> None:
     """Add what is missing; block j is the j-th thing added to a world: slot 4j is its site, 4j + 1 its kind."""
-    cells, margin, layer = grid[:3]
+    cells, margin, layer = grid.cells, grid.margin, grid.layer
     for w in range(cells.shape[0]):
         missing = wanted if world_mask[w] else 0
         for s in range(len(sites) if missing > 0 else 0):
@@ -369,8 +381,8 @@ def refill(
 @compiled_once
 def respawn(grid: GridArrays, sites: Ints, agent_mask: Flags, turn_key: TurnKey, stream: int) -> None:
     """Move agents to free sites; block n is agent n: slot 4n is its site."""
-    cells, margin, layer = grid[:3]
-    positions, agent_kinds = grid[3], grid[5]
+    cells, margin, layer = grid.cells, grid.margin, grid.layer
+    positions, agent_kinds = grid.positions, grid.agent_kinds
     agents, worlds = agent_mask.shape
     for w in range(worlds):
         for n in range(agents):

@@ -14,15 +14,33 @@ Cells, positions and the order of agents are those of `kernels`.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 from numpy.typing import NDArray
 
+from parallel_agents.core.by_reference import by_reference
 from parallel_agents.core.compiled import compiled_once, njit
 from parallel_agents.core.errors import ConfigError
 from parallel_agents.games.grid import Grid
-from parallel_agents.games.kernels import Bytes, Floats, Ints
+from parallel_agents.games.kernels import Bytes, Floats, GridArrays
 
 _ONE = np.uint64(1)
+
+
+class Windows(NamedTuple):
+    """The windows of all agents, by reference."""
+
+    numbers: Floats
+    """(N * W windows and some spare numbers,)"""
+    up: Bytes
+    """(N, W) headings, or zeros."""
+    offsets: NDArray[np.uint64]
+    """Of each kind in a window."""
+    palette: Floats
+    side: int
+    onehot: int
+    """1: kinds are channels."""
 
 
 class WindowObserver:
@@ -42,7 +60,7 @@ class WindowObserver:
         self.shape = (kinds if observation == "onehot" else 3, side, side)
         """Channels, rows, columns."""
         self.size = self.shape[0] * area
-        self._grid = grid.padded, grid.margin, grid.positions
+        self._grid = grid.arrays
         self._up = grid.headings if egocentric else np.zeros_like(grid.headings)
         offsets = np.roll(np.arange(kinds + 1, dtype=np.uint64) * np.uint64(area), 1)
         palette = grid.field.palette.astype(np.float32) / np.float32(255.0)
@@ -54,9 +72,10 @@ class WindowObserver:
         self._single_windows: Floats = self._single[:, :-area].reshape(agents, worlds, self.size)
 
     @property
-    def arrays(self) -> tuple[Floats, Bytes, NDArray[np.uint64], Floats, int, bool]:
-        """What compiled code needs to observe everyone: room for the windows, headings, and their shape."""
-        return self._all, self._up, *self._shape
+    def windows(self) -> Windows:
+        """What compiled code needs to observe everyone."""
+        offsets, palette, side, onehot = self._shape
+        return by_reference(Windows(self._all, self._up, offsets, palette, side, int(onehot)))
 
     def observe_all(self) -> Floats:
         """Return (N, W, size) what every agent observes now."""
@@ -90,7 +109,7 @@ def _window(y: int, x: int, radius: int, width: int, up: int) -> tuple[np.uint64
 @compiled_once
 def observe_windows(
     out: Floats,
-    grid: tuple[Bytes, int, Ints],
+    grid: GridArrays,
     up: Bytes,
     first: int,
     starts: NDArray[np.uint64],
@@ -109,15 +128,13 @@ def observe_windows(
 
 
 @compiled_once
-def _onehot(
-    out: Floats, grid: tuple[Bytes, int, Ints], up: Bytes, first: int, starts: NDArray[np.uint64], side: int
-) -> None:
+def _onehot(out: Floats, grid: GridArrays, up: Bytes, first: int, starts: NDArray[np.uint64], side: int) -> None:
     """Write 1 where kind k = 1 … K lies, else 0; `starts[k]` is the offset of kind k in a window.
 
     So that no cell needs a branch, empty cells are written too, but into the next window (`starts[0]` = K * d * d),
     which is cleared before it is filled.
     """
-    cells, margin, positions = grid
+    cells, margin, positions = grid.cells, grid.margin, grid.positions
     worlds, layers, height, width = cells.shape
     area = side * side
     size = np.uint64((len(starts) - 1) * area)
@@ -143,9 +160,9 @@ def _onehot(
 
 
 @compiled_once
-def _rgb(out: Floats, grid: tuple[Bytes, int, Ints], up: Bytes, first: int, palette: Floats, side: int) -> None:
+def _rgb(out: Floats, grid: GridArrays, up: Bytes, first: int, palette: Floats, side: int) -> None:
     """Write the colours, out of (K + 1, 3), of the topmost kinds."""
-    cells, margin, positions = grid
+    cells, margin, positions = grid.cells, grid.margin, grid.positions
     worlds, layers, height, width = cells.shape
     plane, area = np.uint64(height * width), np.uint64(side * side)
     flat = cells.reshape(-1)

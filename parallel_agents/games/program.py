@@ -14,13 +14,14 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from parallel_agents.core.by_reference import by_reference
 from parallel_agents.core.compiled import address_of, call_at, compiled_once, njit
 from parallel_agents.core.seeding import draw, uniform
 from parallel_agents.core.types import Array
 from parallel_agents.games import kernels
 from parallel_agents.games.grid import Grid
 from parallel_agents.games.kernels import Bytes, Flags, Floats, GridArrays, Ints, Stream
-from parallel_agents.games.observation import observe_windows
+from parallel_agents.games.observation import Windows, observe_windows
 
 Line = NDArray[np.int64]
 """A line of `GridWorld.table`."""
@@ -93,7 +94,7 @@ class Part(Protocol):
 
 
 class GridWorld(NamedTuple):
-    """The worlds of a grid game: what the functions of this module read and write."""
+    """The worlds of a grid game, by reference: what the functions of this module read and write."""
 
     grid: GridArrays
     template: Bytes
@@ -113,8 +114,7 @@ class GridWorld(NamedTuple):
     """(N, W) the role of each agent, in games that have roles."""
     earned: NDArray[np.float64]
     """(N, W) reward of each agent in this episode."""
-    windows: tuple[Floats, Bytes, NDArray[np.uint64], Floats, int, bool]
-    """Observations, headings or zeros, offsets of kinds, colours, side, whether kinds are channels."""
+    windows: Windows
     table: NDArray[np.int64]
     """(R, 12 + NUMBERS) phase, effect, number, begin and end of sites, of other sites, codes and floats; numbers."""
     sites: Ints
@@ -155,36 +155,37 @@ def pack_rows(rows: list[Row]) -> tuple[NDArray[np.int64], Ints, Bytes, NDArray[
 def reset(world: GridWorld, which: Flags, epoch: int, turn: int) -> None:
     """Start the worlds of the mask on a new field."""
     key = (world.key[0], world.key[1], np.uint64(epoch), np.uint64(turn), world.key[2])
-    kernels.reset(world.grid[0], world.template, which)
+    kernels.reset(world.grid.cells, world.template, which)
     kernels.place(world.grid, world.starts, key, which)
+    frozen, earned = world.frozen, world.earned
     for w in range(len(which)):
         if which[w]:
-            for n in range(len(world.frozen)):
-                world.frozen[n, w] = 0
-                world.earned[n, w] = 0.0
+            for n in range(len(frozen)):
+                frozen[n, w] = 0
+                earned[n, w] = 0.0
     run_phase(world, Phase.RESET, which, epoch, turn, np.empty((0, 0), np.float32))
 
 
 @compiled_once(allocates=True)
 def begin_turn(world: GridWorld, active: Flags, able: Flags, epoch: int, turn: int) -> None:
     """Count frozen turns down, and let things appear."""
-    agents, worlds = world.frozen.shape
+    frozen, own = world.frozen, world.able
+    agents, worlds = frozen.shape
     for n in range(agents):
         for w in range(worlds):
-            able[n, w] = world.able[n, w] = world.frozen[n, w] == 0
-            world.frozen[n, w] -= world.frozen[n, w] > 0
+            able[n, w] = own[n, w] = frozen[n, w] == 0
+            frozen[n, w] -= frozen[n, w] > 0
     run_phase(world, Phase.BEGIN, np.ones(worlds, np.bool_), epoch, turn, np.empty((0, 0), np.float32))
 
 
 @compiled_once
 def observe(world: GridWorld, out: Floats) -> None:
     """Write what every agent observes into (N, W, size)."""
-    windows, up, offsets, palette, side, onehot = world.windows
-    cells, margin, positions = world.grid[0], world.grid[1], world.grid[3]
-    observe_windows(windows, (cells, margin, positions), up, np.int64(0), offsets, palette, side, onehot)
-    flat = out.reshape(-1)
+    own, flat = world.windows, out.reshape(-1)
+    numbers = own.numbers
+    observe_windows(numbers, world.grid, own.up, np.int64(0), own.offsets, own.palette, own.side, np.bool_(own.onehot))
     for at in range(len(flat)):
-        flat[at] = windows[at]
+        flat[at] = numbers[at]
 
 
 @compiled_once(allocates=True)
@@ -206,9 +207,10 @@ def apply(
     invalid = kernels.move(world.grid, world.able, world.step_table, chosen, 0, entered)
     if invalid >= 0:
         return invalid
+    taken, earned = world.chosen, world.earned
     for n in range(agents):
         for w in range(worlds):
-            world.chosen[n, w] = chosen[n, w]
+            taken[n, w] = chosen[n, w]
     earn(world, entered, 0, rewards, epoch, turn)
     settle(world, active, settled, epoch, turn)
     run_phase(world, Phase.END, np.ones(worlds, np.bool_), epoch, turn, settled)
@@ -217,7 +219,7 @@ def apply(
         for w in range(worlds):
             rewards[n, w] += settled[n, w]
             if active[w]:
-                world.earned[n, w] += rewards[n, w]
+                earned[n, w] += rewards[n, w]
     return -1
 
 
@@ -232,11 +234,12 @@ def _agent_draw(world: GridWorld, n: int, w: int, epoch: int, turn: int) -> floa
 @compiled_once
 def earn(world: GridWorld, entered: Bytes, first: int, rewards: Floats, epoch: int, turn: int) -> None:
     """Add to rewards (N, W) what the agents from `first` on earn by the (n, W) codes they entered."""
+    values, table = world.values, world.table
     for i in range(len(entered)):
         for w in range(entered.shape[1]):
-            rewards[first + i, w] += world.values[entered[i, w]]
-    for row in range(len(world.table)):
-        line = world.table[row]
+            rewards[first + i, w] += values[entered[i, w]]
+    for row in range(len(table)):
+        line = table[row]
         if line[0] != Phase.EARN:
             continue
         code, owner, floats = line[11], line[12], world.floats[line[9] : line[10]]
@@ -266,7 +269,9 @@ def end_episodes(world: GridWorld, terminated: Flags) -> None:
     for row in range(len(world.table)):
         line = world.table[row]
         if line[1] == Effect.END_WITHOUT:
-            left = kernels.count(world.grid[0], world.grid[1], line[11], world.sites[line[3] : line[4]], line[12])
+            left = kernels.count(
+                world.grid.cells, world.grid.margin, line[11], world.sites[line[3] : line[4]], line[12]
+            )
             for n in range(len(terminated)):
                 for w in range(len(left)):
                     terminated[n, w] |= left[w] == 0
@@ -275,8 +280,9 @@ def end_episodes(world: GridWorld, terminated: Flags) -> None:
 @compiled_once
 def run_phase(world: GridWorld, phase: int, which: Flags, epoch: int, turn: int, rewards: Floats) -> None:
     """Let every part of a phase take effect, in order; rewards: (N, W), read in the phase `SETTLE` only."""
-    for row in range(len(world.table)):
-        line = world.table[row]
+    table = world.table
+    for row in range(len(table)):
+        line = table[row]
         if line[0] == phase and line[1] != Effect.END_WITHOUT:
             call_at(world.effects[line[1]], world, line, which, epoch, turn, rewards)
 
@@ -300,11 +306,11 @@ def _spawn(world: GridWorld, line: Line, which: Flags, epoch: int, turn: int, re
         probabilities[w] = world.floats[line[9]]
     if line[1] == Effect.SPAWN_UNLESS:
         others, most = world.sites[line[5] : line[6]], max(world.floats[line[9] + 1], 1e-9)
-        hindered = kernels.count(world.grid[0], world.grid[1], line[13], others, line[14])
+        hindered = kernels.count(world.grid.cells, world.grid.margin, line[13], others, line[14])
         for w in range(len(which)):
             probabilities[w] *= 1.0 - min(hindered[w] / len(others) / most, 1.0)
     target = line[11], sites, codes, line[12]
-    kernels.spawn(world.grid[0], world.grid[1], target, probabilities, key, stream, which)
+    kernels.spawn(world.grid.cells, world.grid.margin, target, probabilities, key, stream, which)
 
 
 @compiled_once
@@ -312,7 +318,7 @@ def _regrow(world: GridWorld, line: Line, which: Flags, epoch: int, turn: int, r
     key, stream = _address(world, line, epoch, turn)
     target = line[11], world.sites[line[3] : line[4]], world.sites[line[5] : line[6]], line[12]
     floats = world.floats[line[9] : line[10]]
-    kernels.regrow(world.grid[0], world.grid[1], target, floats, key, stream, which)
+    kernels.regrow(world.grid.cells, world.grid.margin, target, floats, key, stream, which)
 
 
 @compiled_once
@@ -324,7 +330,7 @@ def _refill(world: GridWorld, line: Line, which: Flags, epoch: int, turn: int, r
 
 @compiled_once
 def _clear_beams(world: GridWorld, line: Line, which: Flags, epoch: int, turn: int, rewards: Floats) -> None:
-    cells = world.grid[0]
+    cells = world.grid.cells
     worlds, layers, height, width = cells.shape
     for w in range(worlds):
         for y in range(height):
@@ -352,8 +358,9 @@ def _fire(world: GridWorld, line: Line, which: Flags, epoch: int, turn: int, rew
 @compiled_once(allocates=True)
 def _capture(world: GridWorld, line: Line, which: Flags, epoch: int, turn: int, rewards: Floats) -> None:
     """Remove the things of a kind on the agents' layer beside which enough agents stand, and reward these agents."""
-    cells, margin, layer = world.grid[:3]
-    positions, code, wanted, value = world.grid[3], line[11], line[12], world.floats[line[9]]
+    grid = world.grid
+    cells, margin, layer = grid.cells, grid.margin, grid.layer
+    positions, code, wanted, value = grid.positions, line[11], line[12], world.floats[line[9]]
     agents, worlds = positions.shape[:2]
     for w in range(worlds):
         caught = np.zeros(4 * agents, np.int64)
@@ -380,8 +387,9 @@ def _capture(world: GridWorld, line: Line, which: Flags, epoch: int, turn: int, 
 @compiled_once
 def _show_roles(world: GridWorld, line: Line) -> None:
     """Let the agents appear as the kinds of their roles."""
-    cells, margin, layer = world.grid[:3]
-    positions, agent_kinds = world.grid[3], world.grid[5]
+    grid = world.grid
+    cells, margin, layer = grid.cells, grid.margin, grid.layer
+    positions, agent_kinds = grid.positions, grid.agent_kinds
     for n in range(world.roles.shape[0]):
         for w in range(world.roles.shape[1]):
             agent_kinds[n, w] = world.codes[line[7] + world.roles[n, w]]
@@ -409,7 +417,7 @@ def _meet(world: GridWorld, line: Line, which: Flags, epoch: int, turn: int, rew
     for n in range(agents):
         for w in range(worlds):
             ready[n, w] = which[w] and roles[n, w] != nothing
-    kernels.pair(world.grid[3], ready, partners)
+    kernels.pair(world.grid.positions, ready, partners)
     for n in range(agents):
         for w in range(worlds):
             met[n, w] = partners[n, w] >= 0
@@ -442,7 +450,7 @@ def _choose_it(world: GridWorld, line: Line, which: Flags, epoch: int, turn: int
 @compiled_once
 def _tag(world: GridWorld, line: Line, which: Flags, epoch: int, turn: int, rewards: Floats) -> None:
     """Let the agent with role 1 pass it on to the first neighbour, who is then frozen; it costs something each turn."""
-    positions, roles, cost = world.grid[3], world.roles, np.float32(world.floats[line[9]])
+    positions, roles, cost = world.grid.positions, world.roles, np.float32(world.floats[line[9]])
     agents, worlds = roles.shape
     for w in range(worlds):
         it = 0
@@ -472,7 +480,7 @@ def grid_world(grid: Grid, observer: Any, key: tuple[int, int, int], parts: Sequ
     """Return the worlds of a game that is made of these parts. Only the effects that it uses are compiled."""
     table, sites, codes, floats = pack_rows([row for part in parts for row in part.rows()])
     shape = grid.headings.shape
-    world = GridWorld(
+    fields = GridWorld(
         grid=grid.arrays,
         template=grid.template,
         starts=grid.starts,
@@ -484,13 +492,14 @@ def grid_world(grid: Grid, observer: Any, key: tuple[int, int, int], parts: Sequ
         chosen=np.full(shape, -1),
         roles=np.zeros(shape, np.int64),
         earned=np.zeros(shape),
-        windows=observer.arrays,
+        windows=observer.windows,
         table=table,
         sites=sites,
         codes=codes,
         floats=floats,
         effects=np.zeros((len(Effect), 2), np.int64),
     )
+    world = by_reference(fields)
     examples = world, np.zeros(1, np.int64), np.ones(1, np.bool_), 0, 0, np.zeros((1, 1), np.float32)
     for effect in sorted({Effect(number) for number in table[:, 1]} & set(_EFFECTS)):
         world.effects[effect] = address_of(_EFFECTS[effect], *examples)

@@ -80,9 +80,8 @@ def test_nothing_is_written_beyond_the_spare_numbers(observation):
     size = area * (1 if observation == "onehot" else 3)
     out = np.full(5 * size, -1.0, np.float32)
     used = views * size + area
-    arrays = grid.padded, grid.margin, grid.positions
     tables = np.array([area, 0], np.uint64), np.ones((2, 3), np.float32)
-    observe_windows(out[:used], arrays, grid.headings, 0, *tables, 3, observation == "onehot")
+    observe_windows(out[:used], grid.arrays, grid.headings, 0, *tables, 3, observation == "onehot")
     assert (out[: views * size] >= 0).all()
     assert (out[used:] == -1.0).all()
 
