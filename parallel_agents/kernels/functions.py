@@ -274,6 +274,31 @@ def powers(bases: Array, exponent: float) -> Array:
     return out
 
 
+@njit(cache=True, nogil=True, error_model="numpy")  # type: ignore[untyped-decorator]
+def orthonormal_rows(uniforms: Array, out: Array) -> None:
+    """Write random orthonormal rows (K, L), K up to L, from uniform draws (2, K, L), all float64. Saxe et al. 2014.
+
+    Rows of normal numbers are made orthogonal one after the other, twice each, since once leaves rounding errors.
+    """
+    rows, length = out.shape
+    for i in range(rows):
+        for j in range(length):
+            out[i, j] = normal(uniforms[0, i, j], uniforms[1, i, j])
+        for _ in range(2):
+            for before in range(i):
+                shared = 0.0
+                for j in range(length):
+                    shared = fma(out[i, j], out[before, j], shared)
+                for j in range(length):
+                    out[i, j] = fma(-shared, out[before, j], out[i, j])
+        square = 0.0
+        for j in range(length):
+            square = fma(out[i, j], out[i, j], square)
+        size = np.sqrt(square)
+        for j in range(length):
+            out[i, j] /= size
+
+
 def each(function: Callable[[float], float], values: ArrayLike) -> Array:
     """Return a function of every number, in the shape of the numbers."""
     numbers = np.asarray(values, np.float64)

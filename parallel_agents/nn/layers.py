@@ -41,7 +41,7 @@ from torch.nn.functional import pad
 
 from parallel_agents.core.errors import ConfigError
 from parallel_agents.core.seeding import Identity, Purpose, generator
-from parallel_agents.kernels.orthogonal import orthonormal_rows
+from parallel_agents.kernels.functions import orthonormal_rows
 
 Layer = Callable[[Tensor], Tensor]
 Activation = Literal["relu", "tanh", "elu"]

@@ -10,7 +10,6 @@ import pytest
 from numba import njit
 
 from parallel_agents.kernels import functions
-from parallel_agents.kernels.orthogonal import orthonormal_rows
 
 PI = np.longdouble("3.14159265358979323846264338327950288")
 SMALL = np.logspace(-30, 0, 20_001)
@@ -79,5 +78,5 @@ def test_normal_numbers_have_the_moments_of_a_normal_distribution() -> None:
 @pytest.mark.parametrize("shape", [(1, 1), (4, 4), (3, 50)])
 def test_rows_are_orthonormal(shape: tuple[int, int]) -> None:
     rows = np.empty(shape)
-    orthonormal_rows(np.random.default_rng(0).random((2, *shape)), rows)
+    functions.orthonormal_rows(np.random.default_rng(0).random((2, *shape)), rows)
     np.testing.assert_allclose(rows @ rows.T, np.eye(shape[0]), atol=1e-14)
