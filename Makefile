@@ -2,6 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 unexport PYTHONDONTWRITEBYTECODE  # tests start a hundred interpreters: without bytecode each parses the package anew
+unexport PYTHONUNBUFFERED  # where it is set, it hides faults of programs that forget to flush
 
 .PHONY: setup browser market-data demo test quick check audit bench docs slow nightly random mutants sorrel clean
 

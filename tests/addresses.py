@@ -1,7 +1,7 @@
 """Record every Philox (key, counter) of a run as it is drawn.
 
 All draws come from three places: numpy's Philox at an address (`seeding.generator`), whole blocks (`seeding.uniforms`,
-`replay.class_index` and `kernels.implicit_quantiles`), and compiled kernels that call `seeding.draw` themselves. The
+`replay.class_index`, `kernels.implicit_quantiles` and `kernels.policy_gradient`), and compiled kernels that call `seeding.draw` themselves. The
 first two are recorded here; the last where nothing is compiled, see `tests/uncompiled_draws.py`.
 """
 
@@ -17,7 +17,7 @@ import pytest
 
 from parallel_agents.core import seeding
 from parallel_agents.core.seeding import Purpose
-from parallel_agents.kernels import implicit_quantiles
+from parallel_agents.kernels import implicit_quantiles, policy_gradient
 from parallel_agents.replay import class_index
 
 Address = tuple[int, int, int, int, int, int]
@@ -96,9 +96,19 @@ def recorded() -> Iterator[Addresses]:
                 found.add(*keys, block, joined, updates, 0)
             function(keys, updates, joined, out)
 
+        drawn.callee = function.callee  # type: ignore[attr-defined]  # its callers load it under this name
         return drawn
 
+    fill_minibatches = policy_gradient.fill_minibatches
+
+    def permuted(valid: Any, keys: Any, round_: Any, parts: int, places: Any, shares: Any, chosen: Any, w: Any) -> None:
+        for k0, k1 in keys:
+            for number in range(chosen.shape[1] // parts):
+                found.add(k0, k1, 0, number, round_, 0)
+        fill_minibatches(valid, keys, round_, parts, places, shares, chosen, w)
+
     with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(policy_gradient, "fill_minibatches", permuted)
         for name, numbers in (("fill_quantiles", 8), ("fill_noise", 2)):
             patched.setattr(implicit_quantiles, name, recording(getattr(implicit_quantiles, name), numbers))
         patched.setattr(np.random, "Philox", Recorded)

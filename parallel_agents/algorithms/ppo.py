@@ -472,7 +472,7 @@ class Rollout:
         chosen = np.zeros(shape, np.int64)
         weights = np.zeros((*shape[:2], self._batch * self.sequences.shape[1]), np.float32)
         kernel.fill_minibatches(
-            self._valid,
+            np.ascontiguousarray(self._valid),
             np.array(keys, np.uint64),
             np.uint64(round_),
             self._parts,

@@ -73,7 +73,10 @@ def main(arguments: list[str] | None = None) -> int:
         return 0
     as_json = "--json" in words
     try:
-        return _main(words, as_json=as_json, watched=arguments is None)
+        try:
+            return _main(words, as_json=as_json, watched=arguments is None)
+        finally:
+            sys.stdout.flush()
     except BrokenPipeError:  # the reader of our output, such as `head`, has closed the pipe
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import sys
@@ -46,6 +47,7 @@ def reserve_stdout() -> Iterator[None]:
         yield
     finally:
         sys.stderr.flush()
+        ctypes.CDLL(None).fflush(None)  # what C code has printed may still be in its own buffer
         os.dup2(descriptor, 1)
         os.close(descriptor)
         sys.stdout, results, _pending = stdout, _pending, None

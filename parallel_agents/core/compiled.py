@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable
 from functools import partial
 from importlib import import_module
+from types import FunctionType
 from typing import Any, NamedTuple, cast
 
 import llvmlite.binding as llvm
@@ -163,11 +164,9 @@ def compiled_once(function: Callable[..., Any] | None = None, *, allocates: bool
     callee = _Callee(function, {**options, "no_cpython_wrapper": True})
     own = function.__code__
     given = ", ".join(own.co_varnames[: own.co_argcount])  # not *given: numba finds the type of a tuple slowly
-    around = eval(f"lambda {given}: callee({given})", {"callee": callee})
-    around.__code__ = around.__code__.replace(  # profilers name this file and line
-        co_filename=own.co_filename, co_firstlineno=own.co_firstlineno, co_name=own.co_name
-    )
-    around.__name__, around.__defaults__ = function.__name__, function.__defaults__
+    code = compile(f"lambda {given}: callee({given})", own.co_filename, "eval").co_consts[0]
+    code = code.replace(co_firstlineno=own.co_firstlineno, co_name=own.co_name)  # profilers name file and line
+    around = FunctionType(code, {"callee": callee}, function.__name__, function.__defaults__)
     around.__module__, around.__doc__ = function.__module__, function.__doc__
     around.__qualname__ = f"{function.__module__}.{function.__qualname__}"  # numba stores it under this name
     entry = _Entry(around, targetoptions=options)

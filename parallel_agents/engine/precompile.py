@@ -10,14 +10,14 @@ from __future__ import annotations
 import hashlib
 import math
 import os
-import pickle
 import re
 import signal
 import sys
-import tempfile
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
 from subprocess import DEVNULL, Popen
 from typing import Any, Self
 
@@ -77,12 +77,12 @@ class Precompiler(event.Listener):  # type: ignore[misc]
     def _start(self, specs: list[Any]) -> None:
         """Start the process; raise OSError if that was done before, or is not possible."""
         command = interpreter(f"from {__name__} import main; main({os.getpid()})")
-        with tempfile.TemporaryFile() as job:
-            pickle.dump(specs, job)
-            job.seek(0)
+        ours, theirs = Pipe()
+        with ours, theirs:
+            ours.send(specs)  # small enough to wait in the pipe
             self._done.touch(mode=0o600, exist_ok=False)
             try:
-                self.process = Popen(command, stdin=job, stdout=DEVNULL, stderr=DEVNULL)
+                self.process = Popen(command, stdin=theirs.fileno(), stdout=DEVNULL, stderr=DEVNULL)
             except OSError:
                 self._done.unlink()
                 raise
@@ -97,7 +97,9 @@ def main(parent: int) -> None:
     signal.alarm(LONGEST)
     end_with(parent)
     numerics.require()
-    for spec in pickle.load(sys.stdin.buffer):
+    with Connection(sys.stdin.fileno()) as given:
+        specs = given.recv()
+    for spec in specs:
         precompile(replace(spec, worlds=1))
 
 

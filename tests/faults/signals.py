@@ -43,7 +43,9 @@ def begun(kind: str, backend: str, out: Path) -> int:
     os.setpgid(0, 0)
     for number, target in ((1, out.with_suffix(".json")), (2, out.with_suffix(".err"))):
         os.dup2(os.open(target, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), number)
-    os._exit(process_watchdog.run_in_child(lambda: main(words), as_json=True))
+    code = process_watchdog.run_in_child(lambda: main(words), as_json=True)
+    sys.stdout.flush()
+    os._exit(code)
 
 
 def ended(pid: int, seconds: float) -> bool:
