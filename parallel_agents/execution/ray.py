@@ -119,6 +119,7 @@ class RayCluster:
             RAY_USAGE_STATS_ENABLED="0",
             RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO="0",
         )
+        _forget_token()
         clusters, constants.ENABLE_RAY_CLUSTER = constants.ENABLE_RAY_CLUSTER, False
         self._folder = tempfile.mkdtemp(prefix="ray-", dir="/tmp")  # paths of sockets must be short
         try:
@@ -217,9 +218,17 @@ class RayCluster:
         if self.connected:
             with _undone_surroundings():
                 self.ray.shutdown()
+            _forget_token()
             if self._folder is not None:
                 shutil.rmtree(self._folder, ignore_errors=True)  # logs that Ray may still be writing
             self.connected = False
+
+
+def _forget_token() -> None:
+    """Let Ray read its token again when it is next started: it keeps the first one, and a cluster has its own."""
+    loader = getattr(importlib.import_module("ray._raylet"), "AuthenticationTokenLoader", None)
+    if loader is not None:  # older versions have no tokens
+        loader.instance().reset_cache()
 
 
 def _no_room(error: Exception) -> str:
