@@ -18,7 +18,7 @@ from contextlib import suppress
 from dataclasses import replace
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
-from subprocess import DEVNULL, Popen
+from subprocess import DEVNULL, Popen, TimeoutExpired
 from typing import Any, Self
 
 import numpy as np
@@ -28,6 +28,7 @@ from parallel_agents.algorithms.base import Model
 from parallel_agents.core.kernel_cache import FOLDER
 from parallel_agents.core.types import Transitions
 from parallel_agents.engine.stacks import Stack, random_snapshot
+from parallel_agents.execution.backend import PATIENCE
 from parallel_agents.execution.forkserver import end_with, interpreter
 from parallel_agents.execution.resources import cores
 from parallel_agents.nn import numerics
@@ -59,7 +60,9 @@ class Precompiler(event.Listener):  # type: ignore[misc]
         event.unregister("numba:compile", self)
         if self.process is not None:
             self.process.kill()
-            if self.process.wait():
+            with suppress(TimeoutExpired):  # a killed process may wait for a disk
+                self.process.wait(PATIENCE)
+            if self.process.returncode != 0:
                 self._done.unlink(missing_ok=True)
 
     def on_start(self, event: Any) -> None:
