@@ -62,7 +62,7 @@ class MarketEnvironment(ParallelEnvironment):
     """Options of the section `world`:
 
     agents        number of bidders
-    patterns      patterns file or export; "" draws a sample
+    patterns      patterns file or export; "": the stored patterns of a sample
     world_types   mix of world types; empty: that of the data
     world_seed    seed of the worlds; None: the run's
     pool          number of different worlds; None: W. With fewer, several columns have the same world, with users and
@@ -154,7 +154,7 @@ class MarketEnvironment(ParallelEnvironment):
 class MarketGym(gymnasium.Env[NDArray[np.float32], Any]):
     """One bidder in one of many worlds; every reset draws a world and an episode.
 
-    patterns: patterns, a patterns file or an export; "" draws a sample. Further options are those of `EpisodeSetting`.
+    patterns: patterns, a patterns file or an export; "": those of a sample. Further options are those of `EpisodeSetting`.
     """
 
     metadata = {"render_modes": []}

@@ -6,8 +6,9 @@ from dataclasses import fields, is_dataclass, replace
 
 import numpy as np
 import pytest
+from scipy import stats
 
-from parallel_agents.market.simulation import MarketWorlds
+from parallel_agents.market.simulation import MarketWorlds, world_arrays
 from parallel_agents.market.worlds import World, WorldType, create_world_variants
 
 PARTS = (
@@ -131,3 +132,17 @@ def test_world_types_differ_in_their_outcomes(patterns):
     assert differ("value", "luxury_seeker", "economic_downturn")
     assert results["high_competition"]["win"].mean() < results["low_competition"]["win"].mean()
     assert results["crisis_parent"]["crisis"].mean() > results["low_competition"]["crisis"].mean()
+
+
+@pytest.mark.parametrize(("a", "b"), [(0.3, 0.5), (2.0, 5.0), (40.0, 7.0)])
+def test_interests_are_beta_distributed(a: float, b: float) -> None:
+    keys = np.array([3, 4], np.uint64)
+    found = world_arrays._beta_numbers(np.full(50_000, a), np.full(50_000, b), keys, np.uint64(1))
+    assert stats.kstest(found, stats.beta(a, b).cdf).pvalue > 0.01
+
+
+def test_interests_of_the_smallest_shapes_are_near_0_or_1_and_finite() -> None:
+    keys, shape = np.array([3, 4], np.uint64), np.full(20_000, 1e-3)
+    found = world_arrays._beta_numbers(shape, 2.0 * shape, keys, np.uint64(1))
+    assert np.isfinite(found).all()
+    assert abs(found.mean() - 1.0 / 3.0) < 0.02
