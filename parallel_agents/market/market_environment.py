@@ -154,7 +154,7 @@ class MarketEnvironment(ParallelEnvironment):
 class MarketGym(gymnasium.Env[NDArray[np.float32], Any]):
     """One bidder in one of many worlds; every reset draws a world and an episode.
 
-    patterns: patterns, a patterns file or an export; "": those of a sample. Further options are those of `EpisodeSetting`.
+    patterns: patterns, a patterns file or an export; "": those of a sample. Further options: see `EpisodeSetting`.
     """
 
     metadata = {"render_modes": []}
