@@ -28,7 +28,7 @@ from parallel_agents.core.errors import CheckpointError, ConfigError
 from parallel_agents.core.files import plain, read_json, write_json
 from parallel_agents.core.types import Array
 from parallel_agents.engine.run import Run
-from parallel_agents.nn.numerics import fingerprint
+from parallel_agents.nn.numerics import facts
 from parallel_agents.tracking.metrics import Metrics, read_metrics
 from parallel_agents.tracking.progress import show_progress
 from parallel_agents.tracking.run_folder import RunFolder
@@ -54,7 +54,7 @@ def verify(options: Verify) -> int:
     else:  # from its configuration alone
         run = open_environment(folder, options.target).prepare()
         compared = [_replayed(run, 0, int(summary["epochs"]), recorded, options)]
-    equal = all(step["equal"] for step in compared)
+    equal, here = all(step["equal"] for step in compared), facts()
     result = {
         "run_dir": str(folder.path),
         "verified": equal,
@@ -62,13 +62,13 @@ def verify(options: Verify) -> int:
         "mode": "sampled" if options.sample else "full",
         "replayed": compared,
         "fingerprint_differences": differences(
-            summary["fingerprint"], fingerprint(portable="arithmetic" in summary["fingerprint"])
+            summary["fingerprint"], {name: here[name] for name in summary["fingerprint"] if name in here}
         ),
     }
     if options.certificate is not None:
         write_json(options.certificate, make_certificate(folder, summary, result))
         result["certificate"] = str(options.certificate)
-    print_result(result, _format_verified(result), as_json=options.json)
+    print_result(result, _format_verified(result, native="arithmetic" in summary["fingerprint"]), as_json=options.json)
     return 0 if equal else 1
 
 
@@ -93,7 +93,7 @@ def _replayed(run: Run, first: int, last: int, digest: str | None, options: Veri
     return {"from": first, "to": last, "digest": found, "equal": found == digest is not None}
 
 
-def _format_verified(result: Mapping[str, Any]) -> str:
+def _format_verified(result: Mapping[str, Any], *, native: bool) -> str:
     lines = [
         f"epochs {step['from']} to {step['to']}: {'equal' if step['equal'] else 'DIFFERENT'}"
         for step in result["replayed"]
@@ -105,7 +105,9 @@ def _format_verified(result: Mapping[str, Any]) -> str:
         lines += [f"  {line}" for line in differences]
         if not result["verified"]:
             lines.append(
-                "torch computes its networks: replay it on a machine like that one. Runs of compiled kernels "
+                "its worlds may call functions whose last digits depend on these: replay it on a machine like that one"
+                if native
+                else "torch computes its networks: replay it on a machine like that one. Runs of compiled kernels "
                 "(model.kernels = auto, docs/kernels.md) have the same bytes on every machine"
             )
     elif not result["verified"]:

@@ -21,7 +21,7 @@ from parallel_agents.engine.digest import combined, digests
 from parallel_agents.engine.loop import Loop, Rounds, Schedule
 from parallel_agents.engine.plan import resolve
 from parallel_agents.engine.precompile import Precompiler
-from parallel_agents.engine.shards import ShardedLoop
+from parallel_agents.engine.shards import ShardedLoop, has_portable_worlds
 from parallel_agents.execution.backend import PATIENCE, Activity, Heartbeat, Monitored
 from parallel_agents.execution.watchdog import MemoryMonitor, Watchdog, resident_bytes
 from parallel_agents.nn import numerics
@@ -208,8 +208,11 @@ class Run:
     @property
     def fingerprint(self) -> dict[str, str]:
         """What the bytes of this run depend on beside the program."""
-        portable = not self.group.standalone and all(stack.native for stack in self.group.stacks)
-        return numerics.fingerprint(self.plan.device, portable=portable)
+        return numerics.fingerprint(
+            self.plan.device,
+            native=not self.group.standalone and all(stack.native for stack in self.group.stacks),
+            portable_worlds=all(map(has_portable_worlds, self.environments)),
+        )
 
     # -- running ---------------------------------------------------------------------------------------------
 

@@ -75,9 +75,9 @@ class WorldShard:
         numerics.require()
         self._replicas = [_ReplicaShard(own(worlds=worlds)) for own in make]
 
-    def identify(self, portable: bool) -> tuple[str, int, dict[str, str]]:
+    def identify(self) -> tuple[str, int, dict[str, str]]:
         """Return what `execution.ray.identity` returns."""
-        return identity(self._replicas[0].device, portable=portable)
+        return identity(self._replicas[0].device)
 
     def play(self, epoch: int, acting: Sequence[Acting]) -> list[int]:
         """Play an epoch until the episodes of this shard have ended; return the turns of each replica."""
@@ -187,7 +187,11 @@ class ShardedLoop(Loop):
         """Start the shards; unless `fixed`, on the nodes that are left."""
         assert self._cluster is not None, "open() comes first"
         cluster = self._cluster
-        native = all(stack.native for stack in self.group.stacks)
+        fingerprint = numerics.fingerprint(
+            self.group.stacks[0].device,
+            native=all(stack.native for stack in self.group.stacks),
+            portable_worlds=all(map(has_portable_worlds, self.environments)),
+        )
         for env in self.environments:
             cluster.send_module_of(type(env))
 
@@ -200,7 +204,7 @@ class ShardedLoop(Loop):
                 [(make, range(own.start, own.stop)) for own in self._worlds],
                 role="world shard",
                 resources=ONE_CORE,
-                fingerprint=numerics.fingerprint(self.group.stacks[0].device, portable=native),
+                fingerprint=fingerprint,
                 deadline=self._flags.round_deadline,
                 grows=grows,
             )
@@ -299,7 +303,7 @@ def why_not_sharded(environments: Sequence[Any], group: AgentGroup, config: Conf
         return "experiment.autoreset is true: episodes that cross epochs would be lost with their node"
     if not kind.shardable or any(env.overrides_take_turn for env in environments):
         return f"{kind.__name__} does not say that its worlds can be played elsewhere: see Environment.shardable"
-    if hook := _hook_below_shardable(kind):
+    if hook := _hook_below(kind, "shardable"):
         return (
             f"{kind.__name__} inherits `shardable = True` and writes {hook}() itself: say `shardable = True` in it, if "
             "what happens in a world still follows from its number in world_numbers, the epoch and the actions alone"
@@ -316,10 +320,15 @@ def why_not_sharded(environments: Sequence[Any], group: AgentGroup, config: Conf
     return None
 
 
-def _hook_below_shardable(kind: type) -> str | None:
-    """Return a method of `WORLD_HOOKS` that is written below the class that says `shardable`; None: there is none."""
+def has_portable_worlds(environment: Any) -> bool:
+    """Return whether an environment says that its worlds are `portable`, of the rules that it really has."""
+    return bool(environment.portable) and _hook_below(type(environment), "portable") is None
+
+
+def _hook_below(kind: type, attribute: str) -> str | None:
+    """Return a method of `WORLD_HOOKS` that is written below the class with this attribute; None: there is none."""
     for own in kind.__mro__:
-        if "shardable" in vars(own):
+        if attribute in vars(own):
             return None
         for name in WORLD_HOOKS:
             if name in vars(own):

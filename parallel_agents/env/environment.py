@@ -79,6 +79,9 @@ class Environment:
     shardable: ClassVar[bool] = False
     """True if worlds may be played elsewhere (`parallel.world_shards`): what happens in a world follows from its number
     in `world_numbers`, the epoch and the actions alone, and nothing of an epoch reaches the next one."""
+    portable: bool = False
+    """True if worlds call no function whose last digits depend on the machine, such as `np.exp` and `math.sin`; sums,
+    products, quotients and square roots do not. Then a run of compiled kernels has the same bytes on every machine."""
 
     def __init__(
         self,

@@ -382,8 +382,8 @@ class Actors:
 
     def _compare(self, fingerprint: Mapping[str, str]) -> None:
         """Wait for all actors; refuse those on machines that would give other bytes."""
-        kinds, portable = self._cluster.ray.exceptions, "arithmetic" in fingerprint
-        for index, answer in enumerate([own.identify.remote(portable).future() for own in self.handles]):
+        kinds = self._cluster.ray.exceptions
+        for index, answer in enumerate([own.identify.remote().future() for own in self.handles]):
             name = self.names[index]
             try:
                 machine, pid, found = answer.result(max(0.0, self._until - time.monotonic()))
@@ -394,9 +394,9 @@ class Actors:
                 kind = RunError if raised else WorkerDied
                 raise kind(f"{name} did not start on Ray: {error}") from error
             self.names[index] = f"{name} on {machine} (pid {pid})"
-            different = [key for key, value in found.items() if fingerprint.get(key) != value]
+            different = [key for key, value in fingerprint.items() if found.get(key) != value]
             if different:
-                told = ", ".join(f"{key} is {found[key]}, here {fingerprint.get(key)}" for key in different)
+                told = ", ".join(f"{key} is {found.get(key)}, here {fingerprint[key]}" for key in different)
                 raise NumericsError(
                     f"the machine {machine} would compute other bytes than this one: {told}. Use machines that are "
                     "alike, or networks that the compiled kernels compute"
@@ -430,9 +430,9 @@ class LearnerActor:
         self._states = [_state(columns).to(task.learner.device) for task, columns in zip(share, states, strict=True)]
         self._heartbeat = Heartbeat()
 
-    def identify(self, portable: bool) -> tuple[str, int, dict[str, str]]:
+    def identify(self) -> tuple[str, int, dict[str, str]]:
         """Return what `identity` returns."""
-        return identity(max({task.learner.device for task in self._share}), portable=portable)
+        return identity(max({task.learner.device for task in self._share}))
 
     def train(self, round_: int, snapshots: Sequence[Snapshot]) -> list[tuple[Columns, RoundResult]]:
         """Train a round and return one (state, result) per task. snapshots: what each task reads."""
@@ -445,9 +445,9 @@ class LearnerActor:
         return [(_columns(state), result) for state, result in trained]
 
 
-def identity(device: str, *, portable: bool) -> tuple[str, int, dict[str, str]]:
-    """Return the machine, the process, and what its bytes depend on."""
-    return socket.gethostname(), os.getpid(), numerics.fingerprint(device, portable=portable)
+def identity(device: str) -> tuple[str, int, dict[str, str]]:
+    """Return the machine, the process, and what its bytes may depend on."""
+    return socket.gethostname(), os.getpid(), numerics.facts(device)
 
 
 def _columns(state: LearnerState) -> dict[str, Array]:
@@ -568,7 +568,9 @@ class RayBackend:
             [(share, [_columns(state) for state in share.states(states)], first_round) for share in shares],
             role="learner",
             resources=resources,
-            fingerprint=numerics.fingerprint(stacks[0].device, portable=all(stack.native for stack in stacks)),
+            fingerprint=numerics.fingerprint(
+                stacks[0].device, native=all(stack.native for stack in stacks), portable_worlds=True
+            ),  # worlds are played elsewhere
             deadline=deadline,
             grows=grows,
         )

@@ -90,7 +90,7 @@ def dqn_defaults(rules: Rules, *, epochs: int = 150, max_turns: int = 100, n_ste
 class GridEnvironment(ParallelEnvironment):
     """N agents on W copies of a field."""
 
-    shardable = True
+    shardable = portable = True
     options: ClassVar[type[Rules]] = Rules
     """The class of the `world` section."""
     rules: Rules

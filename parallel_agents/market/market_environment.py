@@ -73,7 +73,7 @@ class MarketEnvironment(ParallelEnvironment):
 
     The others are those of `MarketWorlds`; `target_cpa` is its target.
     """
-    shardable = True
+    shardable = portable = True
 
     def setup_agents(self) -> None:
         options = self.config.world

@@ -29,6 +29,8 @@ from parallel_agents.core.errors import NumericsError
 CBWR_AUTO = 2
 PORTABLE = "portable-1"
 """Arithmetic of the compiled kernels. Its number grows when their bytes change."""
+WORLD_FACTS = ("python", "numpy", "numba", "llvm", "libc", "machine", "numpy_cpu", "numba_cpu", "numba_features")
+"""What the bytes of a world may depend on that calls functions of Python, numpy or the C library, such as a sine."""
 TRIM_THRESHOLD, MMAP_THRESHOLD = -1, -3
 """Options of glibc's `mallopt`."""
 KEPT_BYTES, MAPPED_BYTES = 2**28, 2**25
@@ -62,15 +64,24 @@ def _keep_memory() -> None:
         library.mallopt(MMAP_THRESHOLD, MAPPED_BYTES)
 
 
-def fingerprint(device: str = "cpu", *, portable: bool = False) -> dict[str, str]:
+def fingerprint(device: str = "cpu", *, native: bool = False, portable_worlds: bool = False) -> dict[str, str]:
     """Return everything that bytes depend on beside the program: equal digests are promised for equal fingerprints.
 
-    portable: compiled kernels compute everything that is learned, so that no library or CPU has a part in the bytes.
+    native: compiled kernels compute everything that is learned, so that no library or CPU has a part in it.
+    portable_worlds: nor in what happens in the worlds, see `Environment.portable`.
     """
-    if portable:
-        return {"arithmetic": PORTABLE}
+    found = facts(device)
+    if native:
+        return {name: found[name] for name in (("arithmetic",) if portable_worlds else ("arithmetic", *WORLD_FACTS))}
+    del found["arithmetic"]  # a version of this package stands for it
+    return found
+
+
+def facts(device: str = "cpu") -> dict[str, str]:
+    """Return all that a fingerprint may name."""
     mode = _mkl_mode()
     return {
+        "arithmetic": PORTABLE,
         **_libraries(),
         "mkl_mode": "absent" if mode is None else str(mode),
         "threads": str(torch.get_num_threads()),
@@ -84,6 +95,7 @@ def _libraries() -> dict[str, str]:
     features = numba.config.CPU_FEATURES or llvm.get_host_cpu_features().flatten()
     return {
         "parallel_agents": metadata.version("parallel-agents"),
+        "python": platform.python_version(),
         "torch": str(torch.__version__),
         "numpy": np.__version__,
         "numba": numba.__version__,

@@ -68,7 +68,7 @@ class NetworkDefence(ParallelEnvironment):
         "parallel": {"train_interval": 1, "policy_lag": 0},
     }
 
-    shardable = True
+    shardable = portable = True
     recorder: NetworkRecorder | None = None
 
     def recorders(self, folder: Path) -> Sequence[NetworkRecorder]:
@@ -99,6 +99,7 @@ class NetworkDefence(ParallelEnvironment):
             seed=self.seed,
             first_world=self.world_numbers.start,
         )
+        self.portable = not self.worlds.red_in_python
         size = HISTORY_SIZE if options["history"] else OBSERVATION_SIZE
         self._history = History(self.n_worlds, self.worlds.rules, ORDERED_SIZE)
         turns = np.arange(self.worlds.steps)

@@ -10,12 +10,15 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 
+from examples.treasure_hunt import TreasureHunt
 from parallel_agents.core.config import Parallel, merge
 from parallel_agents.core.errors import ConfigError, DeadlineError, WorkerDied, WorldError
 from parallel_agents.engine import shards
 from parallel_agents.env import Agent
+from parallel_agents.env.adapters.gymnasium import gymnasium_environment
 from parallel_agents.execution import launcher
 from parallel_agents.market import MarketEnvironment
+from parallel_agents.nn import numerics
 from parallel_agents.tracking.callbacks import BaseCallback
 from parallel_agents.workflows.defence import NetworkDefence
 from tests.equivalence import test_importance as importance
@@ -186,3 +189,35 @@ def test_an_environment_may_hold_a_part_of_its_worlds() -> None:
     assert (whole.n_worlds, part.n_worlds, list(part.world_numbers)) == (5, 3, [2, 3, 4])
     assert np.array_equal(whole._draws()[:, 2:], part._draws())
     assert [s.random() for s in whole.streams[2:]] == [s.random() for s in part.streams]
+
+
+# -- worlds that are the same on every machine -------------------------------------------------------------------------
+
+
+class OwnTurn(TreasureHunt):
+    """A grid game with a rule in Python that may call anything."""
+
+    def begin_turn(self) -> None:
+        super().begin_turn()
+
+
+class SaidAgain(OwnTurn):
+    portable = True
+
+
+@pytest.mark.parametrize(
+    ("kind", "portable"),
+    [
+        (TreasureHunt, True),
+        (OwnTurn, False),
+        (SaidAgain, True),
+        (MarketEnvironment, True),
+        (NetworkDefence, True),
+        (Odd, False),
+        (gymnasium_environment("CartPole-v1"), False),
+    ],
+)
+def test_a_fingerprint_is_portable_only_for_worlds_that_say_so_of_all_their_rules(kind: Any, portable: bool) -> None:
+    found = kind().prepare().fingerprint
+    assert found["arithmetic"] == numerics.PORTABLE
+    assert ("numpy" not in found) == portable

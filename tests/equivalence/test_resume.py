@@ -179,7 +179,7 @@ def test_another_fingerprint_is_told_before_the_first_epoch(tmp_path: Path, monk
     checkpointed(Odd, by_torch, tmp_path, 2)
     here = numerics.fingerprint()
     other = {**here, "numba_cpu": "nehalem", "numpy": "2.0"}
-    monkeypatch.setattr(numerics, "fingerprint", lambda device, portable: other)
+    monkeypatch.setattr(numerics, "fingerprint", lambda *_, **__: other)
     words = f"numba_cpu was {here['numba_cpu']}, is nehalem; numpy was {here['numpy']}, is 2.0"
     with pytest.warns(RuntimeWarning, match=words):
         restore(Odd(config=by_torch).prepare(), tmp_path)

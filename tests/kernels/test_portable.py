@@ -210,6 +210,7 @@ def test_other_cpus_give_the_same_bytes(cpu: str, what: str) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1900)  # everything is compiled for another CPU, and slow on one without fused operations
 @pytest.mark.parametrize("cpu", ["nehalem", "haswell", "skylake-avx512"])
 def test_rounds_and_runs_compiled_for_other_cpus_have_the_stored_digests(cpu: str) -> None:
     if not runnable(cpu):

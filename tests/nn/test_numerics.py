@@ -112,12 +112,21 @@ def test_require_sets_one_thread_and_raises_in_another_mkl_mode(monkeypatch):
 
 def test_the_fingerprint_names_what_equal_bytes_depend_on():
     fingerprint = numerics.fingerprint()
-    versions = {"parallel_agents", "torch", "numpy", "numba", "llvm", "libc"}
+    versions = {"parallel_agents", "python", "torch", "numpy", "numba", "llvm", "libc"}
     instructions = {"machine", "cpu_capability", "numpy_cpu", "numba_cpu", "numba_features", "mkl_mode"}
     assert set(fingerprint) == versions | instructions | {"threads", "device"}
     assert fingerprint["threads"] == "1"
     assert fingerprint["device"] == "cpu"
     assert all(isinstance(value, str) for value in fingerprint.values())
+
+
+def test_the_fingerprint_of_compiled_kernels_names_libraries_for_worlds_that_may_call_them_only():
+    everything = numerics.facts()
+    portable = numerics.fingerprint(native=True, portable_worlds=True)
+    assert portable == {"arithmetic": numerics.PORTABLE}
+    worlds = numerics.fingerprint(native=True)
+    assert worlds == {name: everything[name] for name in ("arithmetic", *numerics.WORLD_FACTS)}
+    assert not {"torch", "mkl_mode", "threads"} & set(worlds)
 
 
 def test_the_fingerprint_changes_with_the_instructions_that_numba_and_numpy_may_use():

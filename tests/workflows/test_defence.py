@@ -62,7 +62,9 @@ def test_recorded_epochs_and_red_agents_in_python_are_played_turn_by_turn(tmp_pa
     assert env.compiled_world() == "the epoch is recorded"
     recorder.is_due = False
     assert env.prepare().loop.why_not_compiled() is None
-    assert defence(red=("B_line", Idle)).compiled_world() == "the red agent Idle is written in Python"
+    own = defence(red=("B_line", Idle))
+    assert own.compiled_world() == "the red agent Idle is written in Python"
+    assert not own.portable, "nobody knows what its functions give on another machine"
     idle, asleep = (defence(red=red).run_experiment() for red in (Idle, "Sleep"))
     assert idle["mean_reward"] == asleep["mean_reward"] != 0.0
 
