@@ -3,14 +3,18 @@
 python -m benchmarks.peers_learning                                 every task, 10 seeds: about 3 hours on two cores
 python -m benchmarks.peers_learning CartPole-v1 --seeds 3           some tasks, some seeds
 python -m benchmarks.peers_learning Acrobot-v1 --sides ours random  some sides
+python -m benchmarks.peers_learning CartPole-v1 --again             trains anew what is stored already
 python -m benchmarks.peers_learning CartPole-v1 --steps 20000 --dry shows that it works; stores nothing
 
 Sides: ours (PPO), Stable-Baselines3 (PPO), IPPO in JAX as JaxMARL writes it (a network for each agent, jitted rollout
 steps and updates), and random play. All have the settings, networks and worlds of `benchmarks/learning_tasks.py`. After
 every twentieth of the steps the most likely actions are evaluated in 20 new episodes. Seconds are CPU seconds of
 playing and learning, without evaluating and without compiling: other work on the machine does not count, and neither
-does it help to use both cores. With several agents a return is the mean over them. Results of a task replace those of
-the last run of it in `results/peers_learning.json`; `python -m benchmarks.tables` writes them into docs/benchmarks.md.
+does it help to use both cores. With several agents a return is the mean over them.
+
+Every trained seed becomes a line of `results/peers_learning/TASK.jsonl` as soon as it has ended. A run trains what is
+not stored yet, so one that was stopped goes on; several runs may take different tasks at the same time. Lines of other
+settings than those of `learning_tasks.py` do not count. `python -m benchmarks.tables` writes docs/benchmarks.md.
 """
 
 from __future__ import annotations
@@ -22,7 +26,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -43,7 +47,7 @@ Learn = Callable[[Task, int], Curve]
 
 
 def ours(task: Task, seed: int) -> Curve:
-    """Train PPO in this process, with the default backend."""
+    """Train PPO in this process, where all its CPU time is counted; the backend changes nothing else."""
     _ours(task, seed).run_experiment(1)  # compiles what is not in the cache yet
     environment = _ours(task, seed)
     epochs = max(EVALUATIONS, task.steps // (task.worlds * task.turns))
@@ -70,7 +74,8 @@ def _ours(task: Task, seed: int) -> Any:
         "ent_coef": task.entropy,
     }  # fmt: skip
     experiment = {"seed": seed, "worlds": task.worlds, "max_turns": task.turns, "record_period": 0, "eval_every": 0}
-    return make(task.name)(config={"experiment": experiment, "model": model})
+    config = {"experiment": experiment, "model": model, "parallel": {"backend": "inline"}}
+    return make(task.name)(config=config)
 
 
 def sb3(task: Task, seed: int) -> Curve:
@@ -89,7 +94,7 @@ def sb3(task: Task, seed: int) -> Curve:
         gae_lambda=task.gae_lambda, ent_coef=task.entropy, seed=seed, device="cpu",
         policy_kwargs={"net_arch": list(task.hidden)},
     )  # fmt: skip
-    judges = DummyVecEnv([make])
+    judges = DummyVecEnv([make] * EPISODES)
     judges.seed(10_000 + seed)
     curve, seconds = [], 0.0
     for k in range(1, EVALUATIONS + 1):
@@ -132,62 +137,79 @@ class InJax:
             self._process.wait(60)
 
 
-def side_of(learn: Learn, task: Task, seeds: int) -> dict[str, Any]:
-    """Return what one side reaches on a task: every curve, the last returns, and steps and seconds to the level."""
-    try:
-        if task.name.startswith("LunarLander"):
-            box2d()
-        curves = [learn(task, seed) for seed in range(seeds)]
-    except Unavailable as reason:
-        return {"skipped": str(reason)}
+def stored(task: Task, folder: Path) -> list[dict[str, Any]]:
+    """Return the lines of a task that were made with its settings."""
+    path = folder / task.file
+    lines = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+    return [line for line in lines if line["task"] == task.settings()]
+
+
+def study(task: Task, seeds: int, sides: dict[str, Learn], done: Iterable[tuple[str, int]]) -> Iterable[dict[str, Any]]:
+    """Train what is not done yet, and return a line for each: seed after seed, so that all sides have equally many."""
+    absent: set[str] = set()
+    missing = [(side, seed) for seed in range(seeds) for side in sides if (side, seed) not in set(done)]
+    for side, seed in missing:
+        if side in absent:
+            continue
+        line: dict[str, Any] = {"side": side, "seed": seed, "load_start": round(os.getloadavg()[0], 2)}
+        try:
+            if task.name.startswith("LunarLander"):
+                box2d()
+            line["curve"] = sides[side](task, seed)
+        except Unavailable as reason:
+            absent.add(side)
+            line["skipped"] = str(reason)
+        yield {**line, "load_end": round(os.getloadavg()[0], 2), "task": task.settings(), **provenance()}
+
+
+def summary(task: Task, lines: Iterable[dict[str, Any]]) -> dict[str, Any]:
+    """Return what one side reaches on a task: the last returns, and steps and seconds to the level, by seed."""
+    by_seed = {line["seed"]: line for line in lines}  # the last line of a seed is the one that counts
+    curves = [line["curve"] for _, line in sorted(by_seed.items()) if "curve" in line]
+    if not curves:
+        return {"skipped": next((line["skipped"] for line in by_seed.values()), "not trained yet")}
     level = float("inf") if task.level is None else task.level
     reached = [next((point for point in curve if point[2] >= level), None) for curve in curves]
     return {
         "final": list(mean_interval([curve[-1][2] for curve in curves])),
         "steps_to_level": [None if point is None else point[0] for point in reached],
         "seconds_to_level": [None if point is None else point[1] for point in reached],
-        "curves": curves,
+        "seconds": [curve[-1][1] for curve in curves],
     }
 
 
-def study(task: Task, seeds: int, sides: dict[str, Learn]) -> dict[str, Any]:
-    """Return what all sides reach on a task, and where that was measured."""
-    loads = {"load_start": round(os.getloadavg()[0], 2)}
-    results = {}
-    for name, learn in sides.items():
-        results[name] = side_of(learn, task, seeds)
-        shown = {key: value for key, value in results[name].items() if key != "curves"}
-        sys.stdout.write(f"{task.name}, {name}: {json.dumps(shown)}\n")
-        sys.stdout.flush()
-    loads["load_end"] = round(os.getloadavg()[0], 2)
-    return {**task.settings(), "seeds": seeds, "sides": results, **provenance(), **loads}
-
-
-def main(arguments: Sequence[str] | None = None, *, target: Path = RESULTS / "peers_learning.json") -> None:
-    """Study the tasks that are asked for, and store each as soon as it has ended."""
+def main(arguments: Sequence[str] | None = None, *, folder: Path = RESULTS / "peers_learning") -> None:
+    """Train what is asked for and not stored yet, and store each seed as soon as it has ended."""
     in_jax = InJax()
     sides: dict[str, Learn] = {"ours": ours, "sb3": sb3, "jax": in_jax, "random": random_play}
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("tasks", nargs="*", metavar="TASK", help=f"some of: {', '.join(TASKS)}; all by default")
     parser.add_argument("--seeds", type=int, default=10)
-    parser.add_argument("--steps", type=int, default=None, help="other than the task's own number")
+    parser.add_argument("--steps", type=int, default=None, help="other than the task's own number; needs --dry")
     parser.add_argument("--sides", nargs="+", choices=sides, default=list(sides))
-    parser.add_argument("--dry", action="store_true", help="store nothing")
+    parser.add_argument("--again", action="store_true", help="also train what is stored already")
+    parser.add_argument("--dry", action="store_true", help="read and store nothing")
     options = parser.parse_args(arguments)
     if unknown := set(options.tasks) - set(TASKS):
         parser.error(f"no task is called {', '.join(sorted(unknown))}: choose from {', '.join(TASKS)}")
-    if options.seeds < 2 and not options.dry:
-        parser.error("one seed has no interval: give --seeds 2 or more, or --dry")
+    if options.steps is not None and not options.dry:
+        parser.error("with other steps than the task's nothing can be stored: add --dry")
     torch.set_num_threads(1)
     try:
         for name in options.tasks or TASKS:
             task = TASKS[name]
             if options.steps is not None:
                 task = Task(**{**vars(task), "steps": options.steps})
-            result = study(task, options.seeds, {side: sides[side] for side in options.sides})
-            if not options.dry:
-                known = json.loads(target.read_text()) if target.exists() else {}
-                target.write_text(json.dumps(known | {name: result}) + "\n")
+            known = [] if options.dry or options.again else stored(task, folder)
+            done = [(line["side"], line["seed"]) for line in known if "curve" in line]
+            for line in study(task, options.seeds, {side: sides[side] for side in options.sides}, done):
+                if not options.dry:
+                    folder.mkdir(exist_ok=True)
+                    with (folder / task.file).open("a") as file:
+                        file.write(json.dumps(line) + "\n")
+                ended = line["skipped"] if "skipped" in line else line["curve"][-1]
+                sys.stdout.write(f"{name}, {line['side']}, seed {line['seed']}: {ended}\n")
+                sys.stdout.flush()
     finally:
         in_jax.close()
 
