@@ -37,8 +37,10 @@ import torch
 from benchmarks.learning_tasks import EPISODES, EVALUATIONS, TASKS, Task
 from benchmarks.peers import Unavailable, ask, box2d, peer_python
 from benchmarks.run import RESULTS, provenance
-from parallel_agents.env.adapters.gymnasium import gymnasium_environment
+from parallel_agents.env.adapters.gymnasium import GymnasiumAdapter, GymnasiumEnvironment, gymnasium_environment
 from parallel_agents.env.adapters.pettingzoo import pettingzoo_environment
+from parallel_agents.env.adapters.sync_envs import MakeAdapter
+from parallel_agents.env.environment import Environment
 from parallel_agents.tracking.statistics import mean_interval
 
 Curve = list[tuple[int, float, float]]
@@ -67,7 +69,7 @@ def random_play(task: Task, seed: int) -> Curve:
 
 
 def _ours(task: Task, seed: int) -> Any:
-    make = pettingzoo_environment if task.multi_agent else gymnasium_environment
+    kind: type[Environment] = pettingzoo_environment(task.name) if task.multi_agent else _one_agent(task.name)
     model = {
         "algorithm": "ppo", "hidden": task.hidden, "lr": task.lr, "lr_final": None, "lr_updates": 0,
         "gamma": task.gamma, "gae_lambda": task.gae_lambda, "n_epochs": task.passes, "n_minibatches": task.minibatches,
@@ -75,20 +77,35 @@ def _ours(task: Task, seed: int) -> Any:
     }  # fmt: skip
     experiment = {"seed": seed, "worlds": task.worlds, "max_turns": task.turns, "record_period": 0, "eval_every": 0}
     config = {"experiment": experiment, "model": model, "parallel": {"backend": "inline"}}
-    return make(task.name)(config=config)
+    return kind(config=config)
+
+
+def _one_agent(name: str) -> type[Environment]:
+    """Return our environment, with what the other sides see where their wrappers leave something out."""
+    kind = gymnasium_environment(name)
+    return type(kind.__name__, (_Wrapped, kind), {}) if ":" in name else kind
+
+
+class _Wrapped(GymnasiumEnvironment):
+    def adapter_factory(self) -> MakeAdapter:
+        return partial(GymnasiumAdapter, partial(_made, self.name))
 
 
 def sb3(task: Task, seed: int) -> Curve:
     """Train PPO of Stable-Baselines3 in this process."""
     from stable_baselines3 import PPO
-    from stable_baselines3.common.evaluation import evaluate_policy
+    from stable_baselines3.common import evaluation
     from stable_baselines3.common.monitor import Monitor
     from stable_baselines3.common.vec_env import DummyVecEnv
 
     if task.multi_agent:
         raise Unavailable("Stable-Baselines3 trains one agent in an environment")
-    make: Any = partial(_monitored, Monitor, task.name)
-    model = PPO(
+
+    def make() -> Any:
+        return Monitor(_made(task.name))
+
+    evaluate: Any = evaluation.evaluate_policy
+    model: Any = PPO(
         "MlpPolicy", DummyVecEnv([make] * task.worlds), learning_rate=task.lr, n_steps=task.turns,
         batch_size=task.turns * task.worlds // task.minibatches, n_epochs=task.passes, gamma=task.gamma,
         gae_lambda=task.gae_lambda, ent_coef=task.entropy, seed=seed, device="cpu",
@@ -103,16 +120,17 @@ def sb3(task: Task, seed: int) -> Curve:
         if left > 0:
             model.learn(left, reset_num_timesteps=False, log_interval=None)
         seconds += time.process_time() - start
-        curve.append((model.num_timesteps, seconds, float(evaluate_policy(model, judges, EPISODES)[0])))
+        curve.append((model.num_timesteps, seconds, float(evaluate(model, judges, EPISODES)[0])))
     return curve
 
 
-def _monitored(monitor: Any, name: str) -> Any:
+def _made(name: str) -> gymnasium.Env[Any, Any]:
+    """Return a Gymnasium environment; of MiniGrid's observations only the image, as numbers in a row."""
     package, _, env_id = name.rpartition(":")
     if not package:
-        return monitor(gymnasium.make(env_id))
+        return gymnasium.make(env_id)
     seen = importlib.import_module(f"{package}.wrappers").ImgObsWrapper(gymnasium.make(env_id))
-    return monitor(gymnasium.wrappers.FlattenObservation(seen))
+    return gymnasium.wrappers.FlattenObservation(seen)
 
 
 class InJax:

@@ -18,6 +18,8 @@ from typing import Any
 
 from benchmarks import plots
 from benchmarks.games_table import markdown as games_markdown
+from benchmarks.learning_tasks import TASKS
+from benchmarks.peers_learning import stored, summary
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
@@ -195,32 +197,39 @@ def recorded() -> str:
 
 
 def learning() -> str:
-    """Return the table of levels that ours and its peers reach, by environment."""
-    path = RESULTS / "peers_learning.json"
-    if not path.exists():
-        return "Not measured yet: `python -m benchmarks.peers_learning`."
+    """Return the tables of levels that ours and its peers reach, by environment."""
     parts = []
-    for task, result in json.loads(path.read_text()).items():
+    for task in TASKS.values():
+        trained = stored(task, RESULTS / "peers_learning")
+        if not trained:
+            parts.append(f"**{task.name}**. Not measured yet: `python -m benchmarks.peers_learning {task.name}`.")
+            continue
         lines = []
-        for name, side in result["sides"].items():
+        for name in dict.fromkeys(line["side"] for line in trained):
+            side = summary(task, (line for line in trained if line["side"] == name))
             if "skipped" in side:
-                lines.append([name, f"skipped: {side['skipped']}", "", "", ""])
+                lines.append([name, "", f"skipped: {side['skipped']}", "", "", "", ""])
                 continue
-            steps, seconds = side["steps_to_level"], side["seconds_to_level"]
-            reached = f"{sum(own is not None for own in steps)} of {len(steps)}"
-            known = [[own for own in column if own is not None] for column in (steps, seconds)]
+            steps, to_level = (
+                [own for own in side[key] if own is not None] for key in ("steps_to_level", "seconds_to_level")
+            )
             lines.append(
                 [
                     name,
+                    str(len(side["seconds"])),
                     "{:.1f} [{:.1f}, {:.1f}]".format(*side["final"]),
-                    reached,
-                    *(f"{statistics.median(own):,.0f}" if own else "" for own in known),
+                    "" if task.level is None else f"{len(steps)} of {len(side['seconds'])}",
+                    f"{statistics.median(steps):,.0f}" if steps else "",
+                    f"{statistics.median(to_level):.3g}" if to_level else "",
+                    f"{statistics.median(side['seconds']):.3g}" if side["seconds"][0] else "",
                 ]
             )
-        level = "" if result["level"] is None else f", level {result['level']:g}"
-        note = f"{result['steps']:,} steps, {result['seeds']} seeds{level}. {measured([result])}"
-        header = "side | :final return | :seeds that reach the level | :steps to it | :CPU seconds to it"
-        parts.append(f"**{task}**. {note}\n\n{table(header, lines)}")
+        level = "" if task.level is None else f", level {task.level:g}"
+        header = (
+            "side | :seeds | :final return | :seeds that reach the level | :steps to it | :CPU seconds to it | "
+            ":CPU seconds in all"
+        )
+        parts.append(f"**{task.name}**. {task.steps:,} steps{level}. {measured(trained)}\n\n{table(header, lines)}")
     return "\n\n".join(parts)
 
 
