@@ -70,13 +70,14 @@ def measured(records: Sequence[Record]) -> str:
     first = records[0]
     if "commit" not in first:
         return "Measured before results carried their commit."
+    commits = {own["commit"][:10] + " with changes" * own["dirty"]: own["date"][:10] for own in records}
     machine, versions = first["machine"], ", ".join(f"{name} {number}" for name, number in first["versions"].items())
     loads = [record[key] for record in records for key in ("load_start", "load_end") if record.get(key) is not None]
     load = f", load {min(loads):g} to {max(loads):g}" if loads else ""
-    changed = " with changes" if first["dirty"] else ""
+    when = ", ".join(f"{commit} on {date}" for commit, date in commits.items())
     return (
-        f"Measured at commit {first['commit'][:10]}{changed} on {first['date'][:10]}: {machine['cpu']}, "
-        f"{machine['cores']} cores{load}; {versions}."
+        f"Measured at commit{'s' * (len(commits) > 1)} {when}: {machine['cpu']}, {machine['cores']} cores{load}; "
+        f"{versions}."
     )
 
 
@@ -110,10 +111,17 @@ def rows_table(*benchmarks: str) -> str:
     return "\n\n".join(parts)
 
 
+def start() -> str:
+    """Return the table of what importing and installing the package costs, and the packages that weigh most."""
+    weights = next((own["detail"] for own in rows_of("start") if own["unit"] == "MB"), {})
+    listed = ", ".join(f"{name} {size:.1f}" for name, size in weights.items() if size >= 0.05)
+    return f"{rows_table('start')}\n\nMegabytes: {listed or 'not measured yet'}."
+
+
 def all_rows() -> str:
-    """Return the tables of all benchmarks but that of scaling, which has tables of its own."""
+    """Return the tables of all benchmarks but those that have a section of their own."""
     names = {path.stem.removesuffix("_bench") for path in RESULTS.parent.glob("*_bench.py")}
-    return rows_table(*sorted(names - {"scaling"}))
+    return rows_table(*sorted(names - {"scaling", "start"}))
 
 
 def peers() -> str:
@@ -380,6 +388,7 @@ WRITERS: dict[str, Callable[[], str]] = {
     "peers": peers,
     "importance": lambda: rows_table("importance", "sampling"),
     "scaling": scaling,
+    "start": start,
     "recorded": recorded,
     "learning": learning,
     "market": lambda: rows_table("market"),
