@@ -4,7 +4,7 @@ BIN := .venv/bin
 unexport PYTHONDONTWRITEBYTECODE  # tests start a hundred interpreters: without bytecode each parses the package anew
 unexport PYTHONUNBUFFERED  # where it is set, it hides faults of programs that forget to flush
 
-.PHONY: setup browser market-data demo test quick check audit bench docs slow nightly random mutants sorrel clean
+.PHONY: setup browser market-data demo test quick check audit bench trend docs slow nightly random mutants sorrel clean
 
 setup: .venv/installed
 
@@ -77,6 +77,11 @@ audit: setup
 
 bench: setup
 	$(BIN)/python -m benchmarks.run
+
+# Rows without peers, in some minutes: their costs are added to the trend, which is shown; exits with 1 on a drift.
+trend: setup
+	$(BIN)/python -m benchmarks.run scaling --rows "8 agents"
+	$(BIN)/python -m benchmarks.guard
 
 docs: setup
 	$(BIN)/zensical build --strict --clean

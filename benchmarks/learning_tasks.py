@@ -28,6 +28,11 @@ class Task:
     def multi_agent(self) -> bool:
         return self.name.startswith("mpe2.")
 
+    @property
+    def file(self) -> str:
+        """The name of the file that holds what was learned."""
+        return f"{self.name.replace(':', '.')}.jsonl"
+
     def settings(self) -> dict[str, Any]:
         """Return what a peer is told, as JSON holds it."""
         return {key: list(value) if isinstance(value, tuple) else value for key, value in vars(self).items()}

@@ -3,14 +3,18 @@
 python -m benchmarks.peers_learning                                 every task, 10 seeds: about 3 hours on two cores
 python -m benchmarks.peers_learning CartPole-v1 --seeds 3           some tasks, some seeds
 python -m benchmarks.peers_learning Acrobot-v1 --sides ours random  some sides
+python -m benchmarks.peers_learning CartPole-v1 --again             trains anew what is stored already
 python -m benchmarks.peers_learning CartPole-v1 --steps 20000 --dry shows that it works; stores nothing
 
 Sides: ours (PPO), Stable-Baselines3 (PPO), IPPO in JAX as JaxMARL writes it (a network for each agent, jitted rollout
 steps and updates), and random play. All have the settings, networks and worlds of `benchmarks/learning_tasks.py`. After
 every twentieth of the steps the most likely actions are evaluated in 20 new episodes. Seconds are CPU seconds of
 playing and learning, without evaluating and without compiling: other work on the machine does not count, and neither
-does it help to use both cores. With several agents a return is the mean over them. Results of a task replace those of
-the last run of it in `results/peers_learning.json`; `python -m benchmarks.tables` writes them into docs/benchmarks.md.
+does it help to use both cores. With several agents a return is the mean over them.
+
+Every trained seed becomes a line of `results/peers_learning/TASK.jsonl` as soon as it has ended. A run trains what is
+not stored yet, so one that was stopped goes on; several runs may take different tasks at the same time. Lines of other
+settings than those of `learning_tasks.py` do not count. `python -m benchmarks.tables` writes docs/benchmarks.md.
 """
 
 from __future__ import annotations
@@ -22,7 +26,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -33,8 +37,10 @@ import torch
 from benchmarks.learning_tasks import EPISODES, EVALUATIONS, TASKS, Task
 from benchmarks.peers import Unavailable, ask, box2d, peer_python
 from benchmarks.run import RESULTS, provenance
-from parallel_agents.env.adapters.gymnasium import gymnasium_environment
+from parallel_agents.env.adapters.gymnasium import GymnasiumAdapter, GymnasiumEnvironment, gymnasium_environment
 from parallel_agents.env.adapters.pettingzoo import pettingzoo_environment
+from parallel_agents.env.adapters.sync_envs import MakeAdapter
+from parallel_agents.env.environment import Environment
 from parallel_agents.tracking.statistics import mean_interval
 
 Curve = list[tuple[int, float, float]]
@@ -43,7 +49,7 @@ Learn = Callable[[Task, int], Curve]
 
 
 def ours(task: Task, seed: int) -> Curve:
-    """Train PPO in this process, with the default backend."""
+    """Train PPO in this process, where all its CPU time is counted; the backend changes nothing else."""
     _ours(task, seed).run_experiment(1)  # compiles what is not in the cache yet
     environment = _ours(task, seed)
     epochs = max(EVALUATIONS, task.steps // (task.worlds * task.turns))
@@ -63,33 +69,49 @@ def random_play(task: Task, seed: int) -> Curve:
 
 
 def _ours(task: Task, seed: int) -> Any:
-    make = pettingzoo_environment if task.multi_agent else gymnasium_environment
+    kind: type[Environment] = pettingzoo_environment(task.name) if task.multi_agent else _one_agent(task.name)
     model = {
         "algorithm": "ppo", "hidden": task.hidden, "lr": task.lr, "lr_final": None, "lr_updates": 0,
         "gamma": task.gamma, "gae_lambda": task.gae_lambda, "n_epochs": task.passes, "n_minibatches": task.minibatches,
         "ent_coef": task.entropy,
     }  # fmt: skip
     experiment = {"seed": seed, "worlds": task.worlds, "max_turns": task.turns, "record_period": 0, "eval_every": 0}
-    return make(task.name)(config={"experiment": experiment, "model": model})
+    config = {"experiment": experiment, "model": model, "parallel": {"backend": "inline"}}
+    return kind(config=config)
+
+
+def _one_agent(name: str) -> type[Environment]:
+    """Return our environment, with what the other sides see where their wrappers leave something out."""
+    kind = gymnasium_environment(name)
+    return type(kind.__name__, (_Wrapped, kind), {}) if ":" in name else kind
+
+
+class _Wrapped(GymnasiumEnvironment):
+    def adapter_factory(self) -> MakeAdapter:
+        return partial(GymnasiumAdapter, partial(_made, self.name))
 
 
 def sb3(task: Task, seed: int) -> Curve:
     """Train PPO of Stable-Baselines3 in this process."""
     from stable_baselines3 import PPO
-    from stable_baselines3.common.evaluation import evaluate_policy
+    from stable_baselines3.common import evaluation
     from stable_baselines3.common.monitor import Monitor
     from stable_baselines3.common.vec_env import DummyVecEnv
 
     if task.multi_agent:
         raise Unavailable("Stable-Baselines3 trains one agent in an environment")
-    make: Any = partial(_monitored, Monitor, task.name)
-    model = PPO(
+
+    def make() -> Any:
+        return Monitor(_made(task.name))
+
+    evaluate: Any = evaluation.evaluate_policy
+    model: Any = PPO(
         "MlpPolicy", DummyVecEnv([make] * task.worlds), learning_rate=task.lr, n_steps=task.turns,
         batch_size=task.turns * task.worlds // task.minibatches, n_epochs=task.passes, gamma=task.gamma,
         gae_lambda=task.gae_lambda, ent_coef=task.entropy, seed=seed, device="cpu",
         policy_kwargs={"net_arch": list(task.hidden)},
     )  # fmt: skip
-    judges = DummyVecEnv([make])
+    judges = DummyVecEnv([make] * EPISODES)
     judges.seed(10_000 + seed)
     curve, seconds = [], 0.0
     for k in range(1, EVALUATIONS + 1):
@@ -98,16 +120,17 @@ def sb3(task: Task, seed: int) -> Curve:
         if left > 0:
             model.learn(left, reset_num_timesteps=False, log_interval=None)
         seconds += time.process_time() - start
-        curve.append((model.num_timesteps, seconds, float(evaluate_policy(model, judges, EPISODES)[0])))
+        curve.append((model.num_timesteps, seconds, float(evaluate(model, judges, EPISODES)[0])))
     return curve
 
 
-def _monitored(monitor: Any, name: str) -> Any:
+def _made(name: str) -> gymnasium.Env[Any, Any]:
+    """Return a Gymnasium environment; of MiniGrid's observations only the image, as numbers in a row."""
     package, _, env_id = name.rpartition(":")
     if not package:
-        return monitor(gymnasium.make(env_id))
+        return gymnasium.make(env_id)
     seen = importlib.import_module(f"{package}.wrappers").ImgObsWrapper(gymnasium.make(env_id))
-    return monitor(gymnasium.wrappers.FlattenObservation(seen))
+    return gymnasium.wrappers.FlattenObservation(seen)
 
 
 class InJax:
@@ -132,62 +155,79 @@ class InJax:
             self._process.wait(60)
 
 
-def side_of(learn: Learn, task: Task, seeds: int) -> dict[str, Any]:
-    """Return what one side reaches on a task: every curve, the last returns, and steps and seconds to the level."""
-    try:
-        if task.name.startswith("LunarLander"):
-            box2d()
-        curves = [learn(task, seed) for seed in range(seeds)]
-    except Unavailable as reason:
-        return {"skipped": str(reason)}
+def stored(task: Task, folder: Path) -> list[dict[str, Any]]:
+    """Return the lines of a task that were made with its settings."""
+    path = folder / task.file
+    lines = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+    return [line for line in lines if line["task"] == task.settings()]
+
+
+def study(task: Task, seeds: int, sides: dict[str, Learn], done: Iterable[tuple[str, int]]) -> Iterable[dict[str, Any]]:
+    """Train what is not done yet, and return a line for each: seed after seed, so that all sides have equally many."""
+    absent: set[str] = set()
+    missing = [(side, seed) for seed in range(seeds) for side in sides if (side, seed) not in set(done)]
+    for side, seed in missing:
+        if side in absent:
+            continue
+        line: dict[str, Any] = {"side": side, "seed": seed, "load_start": round(os.getloadavg()[0], 2)}
+        try:
+            if task.name.startswith("LunarLander"):
+                box2d()
+            line["curve"] = sides[side](task, seed)
+        except Unavailable as reason:
+            absent.add(side)
+            line["skipped"] = str(reason)
+        yield {**line, "load_end": round(os.getloadavg()[0], 2), "task": task.settings(), **provenance()}
+
+
+def summary(task: Task, lines: Iterable[dict[str, Any]]) -> dict[str, Any]:
+    """Return what one side reaches on a task: the last returns, and steps and seconds to the level, by seed."""
+    by_seed = {line["seed"]: line for line in lines}  # the last line of a seed is the one that counts
+    curves = [line["curve"] for _, line in sorted(by_seed.items()) if "curve" in line]
+    if not curves:
+        return {"skipped": next((line["skipped"] for line in by_seed.values()), "not trained yet")}
     level = float("inf") if task.level is None else task.level
     reached = [next((point for point in curve if point[2] >= level), None) for curve in curves]
     return {
         "final": list(mean_interval([curve[-1][2] for curve in curves])),
         "steps_to_level": [None if point is None else point[0] for point in reached],
         "seconds_to_level": [None if point is None else point[1] for point in reached],
-        "curves": curves,
+        "seconds": [curve[-1][1] for curve in curves],
     }
 
 
-def study(task: Task, seeds: int, sides: dict[str, Learn]) -> dict[str, Any]:
-    """Return what all sides reach on a task, and where that was measured."""
-    loads = {"load_start": round(os.getloadavg()[0], 2)}
-    results = {}
-    for name, learn in sides.items():
-        results[name] = side_of(learn, task, seeds)
-        shown = {key: value for key, value in results[name].items() if key != "curves"}
-        sys.stdout.write(f"{task.name}, {name}: {json.dumps(shown)}\n")
-        sys.stdout.flush()
-    loads["load_end"] = round(os.getloadavg()[0], 2)
-    return {**task.settings(), "seeds": seeds, "sides": results, **provenance(), **loads}
-
-
-def main(arguments: Sequence[str] | None = None, *, target: Path = RESULTS / "peers_learning.json") -> None:
-    """Study the tasks that are asked for, and store each as soon as it has ended."""
+def main(arguments: Sequence[str] | None = None, *, folder: Path = RESULTS / "peers_learning") -> None:
+    """Train what is asked for and not stored yet, and store each seed as soon as it has ended."""
     in_jax = InJax()
     sides: dict[str, Learn] = {"ours": ours, "sb3": sb3, "jax": in_jax, "random": random_play}
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("tasks", nargs="*", metavar="TASK", help=f"some of: {', '.join(TASKS)}; all by default")
     parser.add_argument("--seeds", type=int, default=10)
-    parser.add_argument("--steps", type=int, default=None, help="other than the task's own number")
+    parser.add_argument("--steps", type=int, default=None, help="other than the task's own number; needs --dry")
     parser.add_argument("--sides", nargs="+", choices=sides, default=list(sides))
-    parser.add_argument("--dry", action="store_true", help="store nothing")
+    parser.add_argument("--again", action="store_true", help="also train what is stored already")
+    parser.add_argument("--dry", action="store_true", help="read and store nothing")
     options = parser.parse_args(arguments)
     if unknown := set(options.tasks) - set(TASKS):
         parser.error(f"no task is called {', '.join(sorted(unknown))}: choose from {', '.join(TASKS)}")
-    if options.seeds < 2 and not options.dry:
-        parser.error("one seed has no interval: give --seeds 2 or more, or --dry")
+    if options.steps is not None and not options.dry:
+        parser.error("with other steps than the task's nothing can be stored: add --dry")
     torch.set_num_threads(1)
     try:
         for name in options.tasks or TASKS:
             task = TASKS[name]
             if options.steps is not None:
                 task = Task(**{**vars(task), "steps": options.steps})
-            result = study(task, options.seeds, {side: sides[side] for side in options.sides})
-            if not options.dry:
-                known = json.loads(target.read_text()) if target.exists() else {}
-                target.write_text(json.dumps(known | {name: result}) + "\n")
+            known = [] if options.dry or options.again else stored(task, folder)
+            done = [(line["side"], line["seed"]) for line in known if "curve" in line]
+            for line in study(task, options.seeds, {side: sides[side] for side in options.sides}, done):
+                if not options.dry:
+                    folder.mkdir(exist_ok=True)
+                    with (folder / task.file).open("a") as file:
+                        file.write(json.dumps(line) + "\n")
+                ended = line["skipped"] if "skipped" in line else line["curve"][-1]
+                sys.stdout.write(f"{name}, {line['side']}, seed {line['seed']}: {ended}\n")
+                sys.stdout.flush()
     finally:
         in_jax.close()
 

@@ -8,7 +8,8 @@ python -m benchmarks.run engine --accept   these rows are what later runs are co
 
 A benchmark that was measured whole writes its rows to `results/rows/NAME.json` as soon as it has ended: the figures of
 the documentation come from there. `latest.json` is one run of all benchmarks on one commit. Quick runs and runs of some
-rows write `partial.json` instead and change nothing else. Each row says where it was measured.
+rows write `partial.json` instead and change nothing else. Each row says where it was measured. Every run that is not
+quick adds its costs to the trend (`results/trend.jsonl`), which `python -m benchmarks.guard` shows.
 """
 
 from __future__ import annotations
@@ -69,7 +70,10 @@ def main(arguments: Sequence[str] | None = None, *, results: Path = RESULTS) -> 
         store(records, results / ("partial.json" if partial else "latest.json"))
     bad = sum(not record["good"] for record in records)
     skipped = sum(record["skipped"] is not None for record in records)
-    slower = 0 if options.quick else guarded(records, results / "baseline.json", accept=options.accept)
+    slower = 0
+    if not options.quick:
+        slower = guarded(records, results / "baseline.json", accept=options.accept)
+        guard.keep(records, results / guard.TREND.name)
     sys.stdout.write(f"{len(records)} rows: {bad} not good, {skipped} skipped, {slower} slower than the baseline\n")
     return 1 if bad or slower or not records else 0
 

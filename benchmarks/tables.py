@@ -18,6 +18,8 @@ from typing import Any
 
 from benchmarks import plots
 from benchmarks.games_table import markdown as games_markdown
+from benchmarks.learning_tasks import TASKS
+from benchmarks.peers_learning import stored, summary
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
@@ -68,13 +70,14 @@ def measured(records: Sequence[Record]) -> str:
     first = records[0]
     if "commit" not in first:
         return "Measured before results carried their commit."
+    commits = {own["commit"][:10] + " with changes" * own["dirty"]: own["date"][:10] for own in records}
     machine, versions = first["machine"], ", ".join(f"{name} {number}" for name, number in first["versions"].items())
     loads = [record[key] for record in records for key in ("load_start", "load_end") if record.get(key) is not None]
     load = f", load {min(loads):g} to {max(loads):g}" if loads else ""
-    changed = " with changes" if first["dirty"] else ""
+    when = ", ".join(f"{commit} on {date}" for commit, date in commits.items())
     return (
-        f"Measured at commit {first['commit'][:10]}{changed} on {first['date'][:10]}: {machine['cpu']}, "
-        f"{machine['cores']} cores{load}; {versions}."
+        f"Measured at commit{'s' * (len(commits) > 1)} {when}: {machine['cpu']}, {machine['cores']} cores{load}; "
+        f"{versions}."
     )
 
 
@@ -108,10 +111,17 @@ def rows_table(*benchmarks: str) -> str:
     return "\n\n".join(parts)
 
 
+def start() -> str:
+    """Return the table of what importing and installing the package costs, and the packages that weigh most."""
+    weights = next((own["detail"] for own in rows_of("start") if own["unit"] == "MB"), {})
+    listed = ", ".join(f"{name} {size:.1f}" for name, size in weights.items() if size >= 0.05)
+    return f"{rows_table('start')}\n\nMegabytes: {listed or 'not measured yet'}."
+
+
 def all_rows() -> str:
-    """Return the tables of all benchmarks but that of scaling, which has tables of its own."""
+    """Return the tables of all benchmarks but those that have a section of their own."""
     names = {path.stem.removesuffix("_bench") for path in RESULTS.parent.glob("*_bench.py")}
-    return rows_table(*sorted(names - {"scaling"}))
+    return rows_table(*sorted(names - {"scaling", "start"}))
 
 
 def peers() -> str:
@@ -195,32 +205,39 @@ def recorded() -> str:
 
 
 def learning() -> str:
-    """Return the table of levels that ours and its peers reach, by environment."""
-    path = RESULTS / "peers_learning.json"
-    if not path.exists():
-        return "Not measured yet: `python -m benchmarks.peers_learning`."
+    """Return the tables of levels that ours and its peers reach, by environment."""
     parts = []
-    for task, result in json.loads(path.read_text()).items():
+    for task in TASKS.values():
+        trained = stored(task, RESULTS / "peers_learning")
+        if not trained:
+            parts.append(f"**{task.name}**. Not measured yet: `python -m benchmarks.peers_learning {task.name}`.")
+            continue
         lines = []
-        for name, side in result["sides"].items():
+        for name in dict.fromkeys(line["side"] for line in trained):
+            side = summary(task, (line for line in trained if line["side"] == name))
             if "skipped" in side:
-                lines.append([name, f"skipped: {side['skipped']}", "", "", ""])
+                lines.append([name, "", f"skipped: {side['skipped']}", "", "", "", ""])
                 continue
-            steps, seconds = side["steps_to_level"], side["seconds_to_level"]
-            reached = f"{sum(own is not None for own in steps)} of {len(steps)}"
-            known = [[own for own in column if own is not None] for column in (steps, seconds)]
+            steps, to_level = (
+                [own for own in side[key] if own is not None] for key in ("steps_to_level", "seconds_to_level")
+            )
             lines.append(
                 [
                     name,
+                    str(len(side["seconds"])),
                     "{:.1f} [{:.1f}, {:.1f}]".format(*side["final"]),
-                    reached,
-                    *(f"{statistics.median(own):,.0f}" if own else "" for own in known),
+                    "" if task.level is None else f"{len(steps)} of {len(side['seconds'])}",
+                    f"{statistics.median(steps):,.0f}" if steps else "",
+                    f"{statistics.median(to_level):.3g}" if to_level else "",
+                    f"{statistics.median(side['seconds']):.3g}" if side["seconds"][0] else "",
                 ]
             )
-        level = "" if result["level"] is None else f", level {result['level']:g}"
-        note = f"{result['steps']:,} steps, {result['seeds']} seeds{level}. {measured([result])}"
-        header = "side | :final return | :seeds that reach the level | :steps to it | :CPU seconds to it"
-        parts.append(f"**{task}**. {note}\n\n{table(header, lines)}")
+        level = "" if task.level is None else f", level {task.level:g}"
+        header = (
+            "side | :seeds | :final return | :seeds that reach the level | :steps to it | :CPU seconds to it | "
+            ":CPU seconds in all"
+        )
+        parts.append(f"**{task.name}**. {task.steps:,} steps{level}. {measured(trained)}\n\n{table(header, lines)}")
     return "\n\n".join(parts)
 
 
@@ -371,6 +388,7 @@ WRITERS: dict[str, Callable[[], str]] = {
     "peers": peers,
     "importance": lambda: rows_table("importance", "sampling"),
     "scaling": scaling,
+    "start": start,
     "recorded": recorded,
     "learning": learning,
     "market": lambda: rows_table("market"),

@@ -76,24 +76,24 @@ class Learner:
         }
         zeros = jax.tree.map(jnp.zeros_like, self.weights)
         self.moments = (zeros, zeros, jnp.zeros(()))
-        self._act, self._round = jax.jit(self._drawn), jax.jit(self._learned)
 
     def compile(self, seen: Any) -> None:
         """Compile what acting and a round need, and change nothing."""
-        actions, logs, values = self._act(self.weights, seen, self.key)
+        actions, logs, values = drawn(self.weights, seen, self.key, self.discrete)
         own = (seen, actions, logs, values, np.zeros(len(seen), np.float32), np.zeros(len(seen), np.float32))
         rollout = tuple(np.stack([np.asarray(column)] * self.task.turns) for column in own)
-        learned = self._round(self.weights, self.moments, rollout, seen, self.key)
-        jax.block_until_ready(self._round(*learned, rollout, seen, self.key))  # types that differ compile once more
+        round_of = partial(learned, task=self.task, discrete=self.discrete)
+        once = round_of(self.weights, self.moments, rollout, seen, self.key)
+        jax.block_until_ready(round_of(*once, rollout, seen, self.key))  # types that differ compile once more
 
     def act(self, seen: Any) -> tuple[Any, Any, Any]:
         """Return drawn actions, their log-probabilities, and values."""
         self.key, own = jax.random.split(self.key)
-        return tuple(np.asarray(part) for part in self._act(self.weights, seen, own))  # type: ignore[return-value]
+        return tuple(np.asarray(part) for part in drawn(self.weights, seen, own, self.discrete))
 
     def best(self, seen: Any) -> Any:
         """Return the most likely actions."""
-        outputs = np.asarray(forward(self.weights["policy"], seen, jnp.tanh))
+        outputs = np.asarray(most_likely(self.weights["policy"], seen))
         return self.allowed(outputs.argmax(-1) if self.discrete else outputs)
 
     def allowed(self, actions: Any) -> Any:
@@ -103,60 +103,77 @@ class Learner:
     def learn(self, rollout: Any, last: Any) -> None:
         """Learn from a rollout (turns, worlds): observations, actions, log-probabilities, values, rewards, ends."""
         self.key, own = jax.random.split(self.key)
-        self.weights, self.moments = self._round(self.weights, self.moments, rollout, last, own)
+        self.weights, self.moments = learned(
+            self.weights, self.moments, rollout, last, own, task=self.task, discrete=self.discrete
+        )
 
-    def _log_probs(self, weights: Any, outputs: Any, actions: Any) -> tuple[Any, Any]:
-        """Return the log-probabilities of actions, and the entropy."""
-        if self.discrete:
-            logs = jax.nn.log_softmax(outputs)
-            return jnp.take_along_axis(logs, actions[:, None], -1)[:, 0], -(jnp.exp(logs) * logs).sum(-1)
-        log_std = weights["log_std"]
-        distance = (actions - outputs) / jnp.exp(log_std)
-        logs = (-0.5 * distance**2 - log_std - 0.5 * jnp.log(2 * jnp.pi)).sum(-1)
-        return logs, jnp.full(len(outputs), (log_std + 0.5 * jnp.log(2 * jnp.pi * jnp.e)).sum())
 
-    def _drawn(self, weights: Any, seen: Any, key: Any) -> tuple[Any, Any, Any]:
-        outputs = forward(weights["policy"], seen, jnp.tanh)
-        if self.discrete:
-            actions = jax.random.categorical(key, outputs)
-        else:
-            actions = outputs + jnp.exp(weights["log_std"]) * jax.random.normal(key, outputs.shape)
-        logs, _ = self._log_probs(weights, outputs, actions)
-        return actions, logs, forward(weights["value"], seen, jnp.tanh)[:, 0]
+def log_probs(weights: Any, outputs: Any, actions: Any, discrete: bool) -> tuple[Any, Any]:
+    """Return the log-probabilities of actions, and the entropy."""
+    if discrete:
+        logs = jax.nn.log_softmax(outputs)
+        return jnp.take_along_axis(logs, actions[:, None], -1)[:, 0], -(jnp.exp(logs) * logs).sum(-1)
+    log_std = weights["log_std"]
+    distance = (actions - outputs) / jnp.exp(log_std)
+    logs = (-0.5 * distance**2 - log_std - 0.5 * jnp.log(2 * jnp.pi)).sum(-1)
+    return logs, jnp.full(len(outputs), (log_std + 0.5 * jnp.log(2 * jnp.pi * jnp.e)).sum())
 
-    def _learned(self, weights: Any, moments: Any, rollout: Any, last: Any, key: Any) -> tuple[Any, Any]:
-        task, (seen, actions, before, values, rewards, ends) = self.task, rollout
-        after = forward(weights["value"], last, jnp.tanh)[:, 0]
 
-        def back(ahead: Any, own: Any) -> tuple[Any, Any]:
-            advantage, next_value = ahead
-            value, reward, end = own
-            change = reward + task.gamma * next_value * (1 - end) - value
-            advantage = change + task.gamma * task.gae_lambda * (1 - end) * advantage
-            return (advantage, value), advantage
+@jax.jit
+def most_likely(policy: Any, seen: Any) -> Any:
+    """Return the outputs of a policy: logits or means."""
+    return forward(policy, seen, jnp.tanh)
 
-        _, advantages = jax.lax.scan(back, (jnp.zeros_like(after), after), (values, rewards, ends), reverse=True)
-        samples = rewards.size
-        parts = (seen, actions, before, advantages, advantages + values)
-        flat = jax.tree.map(lambda part: part.reshape(samples, *part.shape[2:]), parts)
 
-        def loss_of(weights: Any, batch: Any) -> Any:
-            seen, actions, before, advantages, returns = batch
-            logs, entropy = self._log_probs(weights, forward(weights["policy"], seen, jnp.tanh), actions)
-            advantages = (advantages - advantages.mean()) / (advantages.std() + 1e-8)
-            ratio = jnp.exp(logs - before)
-            gain = jnp.minimum(ratio * advantages, jnp.clip(ratio, 0.8, 1.2) * advantages).mean()
-            error = ((forward(weights["value"], seen, jnp.tanh)[:, 0] - returns) ** 2).mean()
-            return 0.5 * error - gain - task.entropy * entropy.mean()
+@partial(jax.jit, static_argnums=3)
+def drawn(weights: Any, seen: Any, key: Any, discrete: bool) -> tuple[Any, Any, Any]:
+    """Return drawn actions, their log-probabilities, and values."""
+    outputs = forward(weights["policy"], seen, jnp.tanh)
+    if discrete:
+        actions = jax.random.categorical(key, outputs)
+    else:
+        actions = outputs + jnp.exp(weights["log_std"]) * jax.random.normal(key, outputs.shape)
+    logs, _ = log_probs(weights, outputs, actions, discrete)
+    return actions, logs, forward(weights["value"], seen, jnp.tanh)[:, 0]
 
-        def update(state: Any, places: Any) -> tuple[Any, None]:
-            gradient = jax.grad(loss_of)(state[0], jax.tree.map(lambda part: part[places], flat))
-            return adam(state[0], gradient, state[1], task.lr, 0.5), None
 
-        size = samples // task.minibatches
-        orders = jax.vmap(partial(jax.random.permutation, x=samples))(jax.random.split(key, task.passes))
-        places = orders[:, : size * task.minibatches].reshape(-1, size)
-        return jax.lax.scan(update, (weights, moments), places)[0]
+@partial(jax.jit, static_argnames=("task", "discrete"))
+def learned(
+    weights: Any, moments: Any, rollout: Any, last: Any, key: Any, *, task: Task, discrete: bool
+) -> tuple[Any, Any]:
+    """Return weights and moments after a round."""
+    seen, actions, before, values, rewards, ends = rollout
+    after = forward(weights["value"], last, jnp.tanh)[:, 0]
+
+    def back(ahead: Any, own: Any) -> tuple[Any, Any]:
+        advantage, next_value = ahead
+        value, reward, end = own
+        change = reward + task.gamma * next_value * (1 - end) - value
+        advantage = change + task.gamma * task.gae_lambda * (1 - end) * advantage
+        return (advantage, value), advantage
+
+    _, advantages = jax.lax.scan(back, (jnp.zeros_like(after), after), (values, rewards, ends), reverse=True)
+    samples = rewards.size
+    parts = (seen, actions, before, advantages, advantages + values)
+    flat = jax.tree.map(lambda part: part.reshape(samples, *part.shape[2:]), parts)
+
+    def loss_of(weights: Any, batch: Any) -> Any:
+        seen, actions, before, advantages, returns = batch
+        logs, entropy = log_probs(weights, forward(weights["policy"], seen, jnp.tanh), actions, discrete)
+        advantages = (advantages - advantages.mean()) / (advantages.std() + 1e-8)
+        ratio = jnp.exp(logs - before)
+        gain = jnp.minimum(ratio * advantages, jnp.clip(ratio, 0.8, 1.2) * advantages).mean()
+        error = ((forward(weights["value"], seen, jnp.tanh)[:, 0] - returns) ** 2).mean()
+        return 0.5 * error - gain - task.entropy * entropy.mean()
+
+    def update(state: Any, places: Any) -> tuple[Any, None]:
+        gradient = jax.grad(loss_of)(state[0], jax.tree.map(lambda part: part[places], flat))
+        return adam(state[0], gradient, state[1], task.lr, 0.5), None
+
+    size = samples // task.minibatches
+    orders = jax.vmap(partial(jax.random.permutation, x=samples))(jax.random.split(key, task.passes))
+    places = orders[:, : size * task.minibatches].reshape(-1, size)
+    return jax.lax.scan(update, (weights, moments), places)[0]
 
 
 def network(key: Any, sizes: tuple[int, ...], gain: float) -> Any:
@@ -172,11 +189,10 @@ def learn(task: dict[str, Any], seed: int) -> dict[str, Any]:
     """Train on a task; return the curve of steps, CPU seconds and evaluated returns."""
     own = Task(**{**task, "hidden": tuple(task["hidden"])})
     make = partial(Together if own.multi_agent else Alone, own.name)
-    worlds, judge = [make() for _ in range(own.worlds)], make()
-    keys = jax.random.split(jax.random.key(seed), len(judge.spaces))
-    learners = {
-        name: Learner(own, *spaces, key) for (name, spaces), key in zip(judge.spaces.items(), keys, strict=True)
-    }
+    worlds, judges = [make() for _ in range(own.worlds)], [make() for _ in range(EPISODES)]
+    agents = worlds[0].spaces
+    keys = jax.random.split(jax.random.key(seed), len(agents))
+    learners = {name: Learner(own, *spaces, key) for (name, spaces), key in zip(agents.items(), keys, strict=True)}
     seen = stacked([world.reset(seed=1000 * seed + k) for k, world in enumerate(worlds)])
     for name, learner in learners.items():
         learner.compile(seen[name])
@@ -189,7 +205,7 @@ def learn(task: dict[str, Any], seed: int) -> dict[str, Any]:
             seen = play_and_learn(own, learners, worlds, seen)
         seconds += time.process_time() - start
         steps = rounds * k // EVALUATIONS * own.worlds * own.turns
-        curve.append((steps, seconds, evaluated(learners, judge, 10_000 + seed)))
+        curve.append((steps, seconds, evaluated(learners, judges, 10_000 + seed)))
     counts = {"env steps": curve[-1][0]}
     return {"counts": counts, "seconds": seconds, "curve": curve}
 
@@ -219,16 +235,20 @@ def stacked(observations: list[dict[str, Any]]) -> dict[str, Any]:
     }
 
 
-def evaluated(learners: dict[str, Learner], judge: Any, seed: int) -> float:
-    """Return the mean return, over agents and episodes, of the most likely actions."""
-    total = 0.0
-    for episode in range(EPISODES):
-        seen, end = judge.reset(seed=seed + episode), False
-        while not end:
-            now = stacked([seen])
-            seen, rewards, end = judge.step({name: own.best(now[name])[0] for name, own in learners.items()})
+def evaluated(learners: dict[str, Learner], judges: list[Any], seed: int) -> float:
+    """Return the mean return, over agents and one episode in each world, of the most likely actions."""
+    seen, total = [judge.reset(seed=seed + k) for k, judge in enumerate(judges)], 0.0
+    playing = list(range(len(judges)))
+    while playing:
+        now = stacked(seen)
+        actions = {name: own.best(now[name]) for name, own in learners.items()}
+        for w in list(playing):
+            seen[w], rewards, end = judges[w].step({name: own[w] for name, own in actions.items()})
             total += sum(rewards.values()) / len(learners)
-    return total / EPISODES
+            if end:
+                playing.remove(w)
+                seen[w] = judges[w].reset()  # its rows are computed with the others and not used
+    return total / len(judges)
 
 
 if __name__ == "__main__":

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 import benchmarks.run
-from benchmarks.measure import Row
+from benchmarks import guard
+from benchmarks.measure import Measured, Row
 from benchmarks.run import main, provenance, run
 
 
@@ -107,6 +108,17 @@ def test_quick_runs_and_runs_of_some_rows_never_touch_the_files_of_whole_runs(
     assert list(partial) == ["fast engine"]
     assert partial["fast engine"]["partial"]
     assert not any(own["partial"] or own["quick"] for own in json.loads(whole[tmp_path / "latest.json"]))
+
+
+def test_every_run_but_a_quick_one_adds_to_the_trend(benches: dict[str, Any], tmp_path: Path) -> None:
+    side = Measured(name="ours", work="a loop", counts={"turns": 1}, seconds=2.0, lowest=1.9, highest=2.1)
+    benches["engine"] = [("timed", lambda: [a_row("timed", sides=(side,))])]
+    trend = tmp_path / "trend.jsonl"
+    main(["engine", "--quick"], results=tmp_path)
+    assert not trend.exists()
+    for words in ([], ["--rows", "timed"], ["--accept"]):
+        main(["engine", *words], results=tmp_path)
+    assert [list(run["costs"]) for run in guard.read(trend)] == [["timed"]] * 3
 
 
 def test_an_unknown_benchmark_is_bad_usage(capsys: pytest.CaptureFixture[str]) -> None:

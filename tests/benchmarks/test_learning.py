@@ -25,22 +25,90 @@ def absent(task: Task, seed: int) -> peers_learning.Curve:
     raise Unavailable("no wheel")
 
 
+def runs(sides: dict[str, peers_learning.Learn], seeds: int = 2, task: Task = TASK) -> list[dict[str, Any]]:
+    return list(peers_learning.study(task, seeds, sides, []))
+
+
 def test_a_side_says_when_each_seed_first_reached_the_level() -> None:
-    side = peers_learning.side_of(learns, TASK, 2)
+    side = peers_learning.summary(TASK, runs({"ours": learns}))
     assert side["final"] == [80.0, 80.0, 80.0]
     assert side["steps_to_level"] == [200, None]
     assert side["seconds_to_level"] == [2.0, None]
-    assert peers_learning.side_of(absent, TASK, 2) == {"skipped": "no wheel"}
+    assert side["seconds"] == [3.0, 3.0]
+    assert peers_learning.summary(TASK, runs({"sb3": absent})) == {"skipped": "no wheel"}
+
+
+def test_all_sides_take_a_seed_before_the_next_and_an_absent_one_is_asked_once() -> None:
+    order = [(line["side"], line["seed"]) for line in runs({"ours": learns, "sb3": absent, "jax": learns})]
+    assert order == [("ours", 0), ("sb3", 0), ("jax", 0), ("ours", 1), ("jax", 1)]
+
+
+@pytest.fixture
+def trained(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
+    """Return what was trained, in order; the fourth seed is interrupted."""
+    asked: list[tuple[str, int]] = []
+    for name in ("ours", "random_play"):
+
+        def learn(task: Task, seed: int, name: str = name) -> peers_learning.Curve:
+            if seed == 3:
+                raise KeyboardInterrupt
+            asked.append((name, seed))
+            return learns(task, seed)
+
+        monkeypatch.setattr(peers_learning, name, learn)
+    return asked
+
+
+WORDS = ["CartPole-v1", "--sides", "ours", "random", "--seeds"]
+
+
+def test_a_run_that_was_stopped_goes_on_and_trains_nothing_twice(
+    tmp_path: Path, trained: list[tuple[str, int]]
+) -> None:
+    for seeds in ("1", "2", "2"):
+        peers_learning.main([*WORDS, seeds], folder=tmp_path)
+    assert trained == [("ours", 0), ("random_play", 0), ("ours", 1), ("random_play", 1)]
+    peers_learning.main([*WORDS, "1", "--again"], folder=tmp_path)
+    assert trained[4:] == [("ours", 0), ("random_play", 0)]
+    lines = [json.loads(line) for line in (tmp_path / "CartPole-v1.jsonl").read_text().splitlines()]
+    assert [(line["side"], line["seed"]) for line in lines[:4]] == [
+        ("ours", 0), ("random", 0), ("ours", 1), ("random", 1),
+    ]  # fmt: skip
+    assert all(len(line["commit"]) == 40 and line["load_start"] >= 0 for line in lines)
+
+
+def test_what_was_trained_before_an_interrupt_is_kept(tmp_path: Path, trained: list[tuple[str, int]]) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        peers_learning.main(["CartPole-v1", "--sides", "ours", "--seeds", "5"], folder=tmp_path)
+    assert len(peers_learning.stored(TASKS["CartPole-v1"], tmp_path)) == len(trained) == 3
+
+
+def test_lines_of_other_settings_do_not_count(tmp_path: Path, trained: list[tuple[str, int]]) -> None:
+    other = Task(**{**vars(TASKS["CartPole-v1"]), "lr": 0.5})
+    with (tmp_path / other.file).open("w") as file:
+        file.writelines(json.dumps(line) + "\n" for line in runs({"ours": learns}, task=other))
+    peers_learning.main([*WORDS, "2"], folder=tmp_path)
+    assert len(trained) == 4
+    assert len(peers_learning.stored(TASKS["CartPole-v1"], tmp_path)) == 4
+
+
+def test_a_dry_run_reads_and_stores_nothing(tmp_path: Path, trained: list[tuple[str, int]]) -> None:
+    peers_learning.main([*WORDS, "1", "--steps", "300", "--dry"], folder=tmp_path / "none")
+    assert len(trained) == 2
+    assert not (tmp_path / "none").exists()
 
 
 def test_the_table_shows_every_side_and_why_one_was_skipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tables, "RESULTS", tmp_path)
-    result = peers_learning.study(TASK, 2, {"ours": learns, "sb3": absent})
-    (tmp_path / "peers_learning.json").write_text(json.dumps({"CartPole-v1": result}))
+    monkeypatch.setattr(tables, "TASKS", {"CartPole-v1": TASK, "Acrobot-v1": TASKS["Acrobot-v1"]})
+    (tmp_path / "peers_learning").mkdir()
+    with (tmp_path / "peers_learning" / TASK.file).open("w") as file:
+        file.writelines(json.dumps(line) + "\n" for line in runs({"ours": learns, "sb3": absent}))
     text = tables.learning()
-    assert "300 steps, 2 seeds, level 100. Measured at commit" in text
-    assert "| ours | 80.0 [80.0, 80.0] | 1 of 2 | 200 | 2 |" in text
-    assert "| sb3 | skipped: no wheel |" in text
+    assert "300 steps, level 100. Measured at commit" in text
+    assert "| ours | 2 | 80.0 [80.0, 80.0] | 1 of 2 | 200 | 2 | 3 |" in text
+    assert "| sb3 |  | skipped: no wheel |" in text
+    assert "Not measured yet: `python -m benchmarks.peers_learning Acrobot-v1`." in text
 
 
 def test_tasks_survive_being_told_to_a_peer() -> None:
@@ -50,10 +118,10 @@ def test_tasks_survive_being_told_to_a_peer() -> None:
         assert task.turns * task.worlds % task.minibatches == 0
 
 
-def test_unknown_tasks_and_a_single_stored_seed_are_bad_usage(capsys: pytest.CaptureFixture[str]) -> None:
+def test_unknown_tasks_and_other_steps_that_would_be_stored_are_bad_usage(capsys: pytest.CaptureFixture[str]) -> None:
     for words, message in (
         (["CartPole"], "no task is called CartPole"),
-        (["--seeds", "1"], "one seed has no interval"),
+        (["--steps", "100"], "nothing can be stored"),
     ):
         with pytest.raises(SystemExit, match="2"):
             peers_learning.main(words)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import importance_bench, peers, sorrel_bench, treasure_bench
+from benchmarks import importance_bench, peers, sorrel_bench, start_bench, treasure_bench
 from benchmarks.measure import Effort
 
 ROOT = Path(__file__).parents[2]
@@ -18,6 +18,21 @@ def test_the_importance_rows_count_draws_and_priority_updates_apart() -> None:
     drawn = {"draws": 256, "corrections": 256, "rows_gathered": 256}
     assert importance_bench.our_draw(2000, update=False)().counts == drawn
     assert importance_bench.our_draw(2000, update=True)().counts == drawn | {"priority_updates": 256}
+
+
+def test_the_weight_of_an_installation_leaves_out_what_torch_brings() -> None:
+    (row,) = start_bench._weight()
+    assert {"numba", "llvmlite", "rich", "parallel_agents itself"} <= set(row.detail)
+    assert not {"torch", "numpy", "sympy", "matplotlib", "parallel-agents"} & set(row.detail)
+    assert row.ratio == pytest.approx(sum(row.detail.values()))
+    assert row.detail["llvmlite"] > 50 > row.detail["parallel_agents itself"] > 1
+
+
+def test_the_processor_time_of_a_start_is_that_of_the_interpreter() -> None:
+    before = start_bench._children()
+    done = start_bench._python("import time; end = time.process_time() + 0.2\nwhile time.process_time() < end: pass")
+    assert done.counts == {"interpreters": 1}
+    assert 0.2 < start_bench._children() - before < 5.0
 
 
 def test_a_plain_loop_over_agents_does_the_work_of_our_run() -> None:

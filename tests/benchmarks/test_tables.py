@@ -52,6 +52,11 @@ def test_a_row_says_where_it_was_measured() -> None:
     assert tables.measured([own]) == (
         "Measured at commit 0123456789 with changes on 2026-01-02: A CPU, 2 cores, load 0.5 to 1.25; python 3.11.7."
     )
+    later = own | {"commit": "fedcba9876543210", "dirty": False, "date": "2026-01-05T03:04:05+00:00", "load_end": 2.0}
+    assert tables.measured([own, later, later]) == (
+        "Measured at commits 0123456789 with changes on 2026-01-02, fedcba9876 on 2026-01-05: A CPU, 2 cores, "
+        "load 0.5 to 2; python 3.11.7."
+    )
 
 
 def test_a_benchmark_that_was_not_measured_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -259,6 +259,16 @@ def test_no_global_generators_raises_and_restores_the_functions_afterwards() -> 
     assert (random.random, np.random.rand) == before
 
 
+def test_a_generator_with_a_seed_of_its_own_is_not_a_global_one() -> None:
+    """As in environments of PettingZoo, whose `reset` is given a seed."""
+    expected = np.random.default_rng(3).random()
+    with no_global_generators():
+        assert np.random.default_rng(3).random() == np.random.default_rng(seed=3).random() == expected
+        for given in ((), (None,)):
+            with pytest.raises(ContractError, match=r"np\.random\.default_rng\(\) draws"):
+                np.random.default_rng(*given)
+
+
 # -- the command ---------------------------------------------------------------------------------------------
 
 GAME = """
