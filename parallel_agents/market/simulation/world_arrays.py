@@ -36,6 +36,10 @@ _COPIED = {
         "value_log_mean", "value_log_spread", "delay_hours", "delay_shape",
     ),
 }  # fmt: skip
+_TYPES = {"visits": np.uint8, "touches": np.uint8, "touch": np.int16} | dict.fromkeys(
+    ("due", "after", "before", "head"), np.int32
+)
+"""Types of the arrays of `State` that are not float64; in those of int32, -1 stands for nothing."""
 _SAME_NAMES = ("segments", "devices", "campaigns", "creatives", "rivals")  # equal in all worlds of a batch
 _POSITIVE = {
     "users": ("share", "activity"),
@@ -317,36 +321,24 @@ def _check_worlds(worlds: Sequence[World]) -> None:
 
 
 def empty_state(p: Parameters, bidders: int) -> State:
-    """Return the state before the first step of an episode."""
+    """Return arrays for the state of worlds; `reset_state` fills them."""
     worlds, rivals = p.participation.shape
-    users, steps = int(p.first[-1]), p.auctions.shape[1]
-
-    per_bidder, per_rival = (bidders, worlds), (worlds, rivals)
-    creatives, campaigns = p.click_rate.shape[1], p.mechanism.shape[1]
+    users, steps, per_bidder = int(p.first[-1]), p.auctions.shape[1], (bidders, worlds)
+    shapes: dict[str, tuple[int, ...]] = dict.fromkeys(("spent", "pace"), per_bidder)
+    shapes |= dict.fromkeys(("shown", "clicked"), (*per_bidder, p.click_rate.shape[1]))
+    shapes |= {"alpha": (*per_bidder, p.mechanism.shape[1]), "touch": (users, MAX_TOUCHES), "head": (worlds, steps)}
+    shapes |= dict.fromkeys(("drift", "recent_bid", "held"), (worlds,))
+    shapes |= dict.fromkeys(("visits", "touches", "due", "value", "after", "before"), (users,))
     return State(
-        spent=np.zeros(per_bidder),
-        shown=np.zeros((*per_bidder, creatives)),
-        clicked=np.zeros((*per_bidder, creatives)),
-        pace=np.zeros(per_bidder),
-        alpha=np.zeros((*per_bidder, campaigns)),
-        drift=np.zeros(worlds),
-        shift=np.zeros(per_rival),
-        step_spend=np.zeros(per_rival),
-        recent_spend=np.zeros(per_rival),
-        mean_spend=np.zeros(per_rival),
-        total_error=np.zeros(per_rival),
-        last_error=np.zeros(per_rival),
-        recent_bid=np.zeros(worlds),
-        held=np.zeros(worlds),
-        visits=np.zeros(users, np.uint8),
-        touches=np.zeros(users, np.uint8),
-        touch=np.zeros((users, MAX_TOUCHES), np.int16),
-        due=np.full(users, -1, np.int32),
-        value=np.zeros(users),
-        after=np.full(users, -1, np.int32),
-        before=np.full(users, -1, np.int32),
-        head=np.full((worlds, steps), -1, np.int32),
+        *(np.zeros(shapes.get(name, (worlds, rivals)), _TYPES.get(name, np.float64)) for name in State._fields)
     )
+
+
+def reset_state(p: Parameters, s: State) -> None:
+    """Set all worlds back to the beginning of an episode; the first pace is the usual bids over their values."""
+    for array in s:
+        array[...] = -1 if array.dtype == np.int32 else 0
+    s.pace[:] = (p.usual_bid - each(log, p.predicted_value)).cumsum(axis=1)[:, -1] / p.usual_bid.shape[1]
 
 
 def empty_outcome(p: Parameters, bidders: int) -> Outcome:
