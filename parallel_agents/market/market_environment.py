@@ -189,7 +189,8 @@ class MarketGym(gymnasium.Env[NDArray[np.float32], Any]):
     def step(self, action: Any) -> tuple[NDArray[np.float32], float, bool, bool, dict[str, Any]]:
         """Return observation, reward, terminated, truncated and a dictionary with `event_type`, `value` and `cost`."""
         if isinstance(self.action_space, gymnasium.spaces.Box):
-            low, high = (np.array(bound) for bound in (self._current.space.low, self._current.space.high))
+            corrections = self._current.form.corrections
+            low, high = np.array(corrections.low), np.array(corrections.high)
             action = low + (np.clip(np.asarray(action, np.float64), -1.0, 1.0) + 1.0) / 2.0 * (high - low)
         return self._current.step(action)
 

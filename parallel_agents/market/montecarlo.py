@@ -20,14 +20,13 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import groupby
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from parallel_agents.core.errors import ConfigError, ContractError, DeadlineError, WorldError
+from parallel_agents.core.errors import ConfigError, DeadlineError, WorldError
 from parallel_agents.core.types import Array
 from parallel_agents.execution.ray import RayCluster
 from parallel_agents.market.actions import LEVELS, BiddingMarket, Forms, Objective, action_form
@@ -157,16 +156,10 @@ class ParallelWorldSimulator:
     def __init__(self, world: World, setting: EpisodeSetting | None = None) -> None:
         self.world = world
         self._group = WorldGroup([world], setting or EpisodeSetting(threads=1))
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Names of the entries of a state."""
-        return self._group.market.names
-
-    @property
-    def space(self) -> Any:
-        """Number of actions, or their distribution."""
-        return self._group.form.space
+        self.names = self._group.market.names
+        """names of the entries of a state"""
+        self.form, self.space = self._group.form, self._group.form.space
+        """form of actions; number of actions, or their distribution"""
 
     def reset(self, *, seed: int | None = None) -> tuple[NDArray[np.float32], dict[str, Any]]:
         """Begin an episode, whose number is the seed."""
@@ -390,28 +383,17 @@ class MonteCarloSimulator:
         """number of worlds that are being simulated at this moment"""
         self._most_in_flight = 0
         self._groups: dict[tuple[int, ...], WorldGroup] = {}
-        self._buffer: ExperienceBuffer | None = None
-        self._make_buffer = partial(
-            ExperienceBuffer, experience_buffer_size, target_share=target_share, population=population, seed=seed
-        )
+        first = self.world(0)
+        self.buffer = ExperienceBuffer(
+            experience_buffer_size, len(first.names), first.form.shape, first.form.dtype,
+            target_share=target_share, population=population, seed=seed,
+        )  # fmt: skip
+        """the stored experiences"""
 
     @property
     def world_types_distribution(self) -> dict[str, float]:
         """The mix of types that worlds are drawn from."""
         return {kind.value: share for kind, share in self.orchestrator.mix.items()}
-
-    @property
-    def buffer(self) -> ExperienceBuffer:
-        """The stored experiences."""
-        if self._buffer is None:
-            raise ContractError("there are no experiences yet: run a batch of episodes first")
-        return self._buffer
-
-    @property
-    def buffer_shape(self) -> dict[str, Any]:
-        """What a buffer has to be made with to hold the stored experiences."""
-        shape, dtype = self.buffer.actions
-        return {"features": self.buffer.memory.obs_shape[0], "action_shape": list(shape), "action_dtype": dtype}
 
     async def run_episode_batch(
         self, agent: Any, batch_size: int | None = None, *, focus: ActorWrapper | None = None
@@ -494,22 +476,11 @@ class MonteCarloSimulator:
         totals = [group.market.parameters.auctions.sum(axis=1) for group in self._groups.values()]
         return float(np.concatenate(totals).mean()) if totals else 0.0
 
-    def remember(self, experiences: Iterable[EpisodeExperience]) -> None:
-        """Store experiences in the buffer."""
-        episodes = list(experiences)
-        if not episodes:
-            return
-        if self._buffer is None:
-            head = episodes[0]
-            dtype = "int16" if head.actions.dtype.kind in "iu" else "float32"
-            self._buffer = self._make_buffer(head.states.shape[1], head.actions.shape[1:], dtype)
-        self._buffer.add_experiences(episodes)
-
     def aggregate_experiences(self, experiences: Iterable[EpisodeExperience]) -> dict[str, Any]:
         """Store experiences in the buffer and return their totals, means, breakdown and training batch."""
         episodes = list(experiences)
         summary = aggregate_experiences(episodes)
-        self.remember(episodes)
+        self.buffer.add_experiences(episodes)
         self.orchestrator.fit_world_weights(episodes)
         return summary
 
@@ -546,10 +517,7 @@ class MonteCarloSimulator:
 
     def restore(self, values: Mapping[str, Any], buffer: Mapping[str, Array]) -> None:
         """Continue from a checkpoint: its counters, its mix of worlds, and the arrays of its buffer."""
-        self._buffer = self._make_buffer(
-            int(values["features"]), tuple(values["action_shape"]), str(values["action_dtype"])
-        )
-        self._buffer.load_state(buffer)
+        self.buffer.load_state(buffer)
         self.episodes = int(values["episodes"])
         self.failures = {int(world): int(count) for world, count in values["failed"].items()}
         self.orchestrator.restore(values)

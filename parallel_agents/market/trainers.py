@@ -651,7 +651,7 @@ class MonteCarloTrainingOrchestrator(AgentTrainer):
     async def _simulate(self, agent: Any, focus: ActorWrapper | None = None) -> EpisodeBatch:
         batch = await self.simulator.run_episode_batch(agent, self.config.batch_size, focus=focus)
         self.simulator.require_success(batch)
-        self.simulator.remember(batch)
+        self.simulator.buffer.add_experiences(batch)
         return batch
 
     def _draw(self) -> dict[str, Array]:
@@ -698,7 +698,6 @@ class MonteCarloTrainingOrchestrator(AgentTrainer):
             "mix": simulator.world_types_distribution,
             "adaptations": orchestrator.history,
             "world_rule": orchestrator.rule.exponents,
-            **simulator.buffer_shape,
         }
         self._write_checkpoint(agent, {"buffer": simulator.buffer.state()}, values)
 
