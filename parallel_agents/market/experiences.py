@@ -252,7 +252,11 @@ class ExperienceBuffer(ImportanceSamplingReplayBuffer):
             return
         rows = aggregate_parallel_experiences(episodes)
         self.add_many(
-            *(rows[name] for name in ("states", "actions", "rewards", "next_states", "dones")),
+            rows["states"],
+            rows["actions"],
+            rows["rewards"],
+            rows["next_states"],
+            rows["dones"],
             np.where(rows["crisis"], CRISIS_PARENT, REGULAR_PARENT).tolist(),
             rows["values"],
             world_types=np.repeat([_WORLD_TYPES.index(e.kind) for e in episodes], [len(e.rewards) for e in episodes]),

@@ -160,8 +160,6 @@ class MarketGym(gymnasium.Env[NDArray[np.float32], Any]):
     metadata = {"render_modes": []}
 
     def __init__(self, patterns: Patterns | str | Path = "", worlds: int = 100, seed: int = 0, **options: Any) -> None:
-        if worlds < 1:
-            raise ConfigError(f"worlds {worlds} is too few: give at least 1")
         found = patterns if isinstance(patterns, Patterns) else load_patterns(patterns)
         setting = EpisodeSetting(**{"actions": "paced", "threads": 1, "seed": seed, **options})
         variants = create_world_variants(found, worlds, seed=seed)

@@ -32,7 +32,8 @@ from parallel_agents.market.discovery import Patterns
 from parallel_agents.market.event_types import ExperienceAggregator
 from parallel_agents.market.experiences import EpisodeBatch
 from parallel_agents.market.montecarlo import EpisodeSetting, MonteCarloSimulator
-from parallel_agents.market.policies import ActorWrapper, PolicyAgent, action_function
+from parallel_agents.market.policies import PolicyAgent, action_function
+from parallel_agents.market.strategies import Focus
 from parallel_agents.replay import Buffer, ImportanceSamplingReplayBuffer
 from parallel_agents.replay.importance_sampler import CRISIS_PARENT, REGULAR_PARENT, ImportanceSampler
 from parallel_agents.replay.importance_weights import correction_effect
@@ -40,6 +41,22 @@ from parallel_agents.tracking.callbacks import Callback, CallbackList
 
 _KEPT_CHECKPOINTS = 3
 _MAX_SEED = 2**31
+
+
+def _require_positive(options: Any, *names: str) -> None:
+    for name in names:
+        if getattr(options, name) < 1:
+            raise ConfigError(f"{name} is {getattr(options, name)}: give a whole number of at least 1")
+
+
+def mean_figures(lines: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """Return the mean of every figure over the lines that know it; NaN where none does."""
+    columns: dict[str, list[float]] = {}
+    for line in lines:
+        for name, value in line.items():
+            if value is None or isinstance(value, int | float):
+                columns.setdefault(name, []).extend([] if value is None or math.isnan(value) else [value])
+    return {name: float(np.mean(known)) if known else math.nan for name, known in columns.items()}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,9 +98,7 @@ class ImportanceSamplingTrainingConfiguration:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for name in ("simulation_episodes", "max_steps", "batch_size", "train_interval", "checkpoint_every"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{name} is {getattr(self, name)}: give a whole number of at least 1")
+        _require_positive(self, "simulation_episodes", "max_steps", "batch_size", "train_interval", "checkpoint_every")
         if not self.batch_size <= self.learning_starts <= self.replay_buffer_capacity:
             raise ConfigError(
                 f"learning_starts is {self.learning_starts}: give a number from batch_size ({self.batch_size}) to "
@@ -154,13 +169,7 @@ class ImportanceSamplingTrainingMetrics:
     @classmethod
     def mean(cls, metrics: Sequence[ImportanceSamplingTrainingMetrics]) -> ImportanceSamplingTrainingMetrics:
         """Return the mean of each metric over those that are not NaN."""
-        tables = [each.as_dict() for each in metrics]
-
-        def mean(name: str) -> float:
-            known = [table[name] for table in tables if not math.isnan(table[name])]
-            return sum(known) / len(known) if known else math.nan
-
-        return cls(**{name: mean(name) for name in tables[0]})
+        return cls(**mean_figures([each.as_dict() for each in metrics]))
 
 
 class ImportanceSamplingTraining:
@@ -439,13 +448,11 @@ class ImportanceSamplingTrainingOrchestrator(AgentTrainer):
     def summary(self) -> dict[str, Any]:
         """Return means over all episodes, and the correlation of the crisis share of batches with the reward."""
         trained = [line for line in self.history if line["updates"]]
-        names = [name for name in (trained[0] if trained else {}) if name not in ("episode", "steps", "updates")]
-        columns = {name: [line[name] for line in trained if line[name] is not None] for name in names}
         ratios, rewards = ([line[name] for line in trained] for name in ("crisis_parent_ratio_in_batch", "reward"))
         return {
             "episodes": len(self.history),
             "updates": sum(line["updates"] for line in self.history),
-            **{name: float(np.nanmean(values)) for name, values in columns.items() if not np.isnan(values).all()},
+            **_known_means(trained, "episode", "steps", "updates"),
             "mean_reward": float(np.mean([line["reward"] for line in self.history])) if self.history else None,
             "correlation_with_performance": _correlation(ratios, rewards),
         }
@@ -515,6 +522,11 @@ def create_importance_sampling_trainer(
     return ImportanceSamplingTrainingOrchestrator(configuration, folder=folder, callbacks=callbacks)
 
 
+def _known_means(lines: Sequence[Mapping[str, Any]], *left_out: str) -> dict[str, float]:
+    """Return the means of the figures that any line knows, without some of them."""
+    return {n: mean for n, mean in mean_figures(lines).items() if n not in left_out and not math.isnan(mean)}
+
+
 def _correlation(first: Sequence[float], second: Sequence[float]) -> float | None:
     """Return Pearson's correlation of two series, or None where one of them is constant or shorter than 3."""
     a, b = np.array(first, np.float64), np.array(second, np.float64)
@@ -557,9 +569,7 @@ class MonteCarloTrainingConfig:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for name in ("batch_size", "update_rows", "updates_per_step", "checkpoint_every"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{name} is {getattr(self, name)}: give at least 1")
+        _require_positive(self, "batch_size", "update_rows", "updates_per_step", "checkpoint_every")
         if self.adapt_every < 0:
             raise ConfigError(f"adapt_every is {self.adapt_every}: give 0 or more")
         if not 0.0 <= self.importance_sampling_ratio < 1.0:
@@ -613,7 +623,7 @@ class MonteCarloTrainingOrchestrator(AgentTrainer):
         return self._draw()
 
     async def train_agent_with_monte_carlo(
-        self, agent: PolicyAgent, n_steps: int = 1000, *, focus: ActorWrapper | None = None
+        self, agent: PolicyAgent, n_steps: int = 1000, *, focus: Focus | None = None
     ) -> dict[str, Any]:
         """Train until `n_steps` steps are done, those before a resume included, and return the summary.
 
@@ -625,21 +635,19 @@ class MonteCarloTrainingOrchestrator(AgentTrainer):
                 await self._step(agent, len(self.history) + 1, n_steps, focus)
         return self.summary()
 
-    async def resume(
-        self, agent: PolicyAgent, n_steps: int = 1000, *, focus: ActorWrapper | None = None
-    ) -> dict[str, Any]:
+    async def resume(self, agent: PolicyAgent, n_steps: int = 1000, *, focus: Focus | None = None) -> dict[str, Any]:
         """Continue from the newest undamaged checkpoint until `n_steps` steps are done, and return the summary."""
         values, parts = self._read_checkpoint(agent, "config", asdict(self.config), ("checkpoint_every",))
         self.simulator.restore(values, parts["buffer"])
         return await self.train_agent_with_monte_carlo(agent, n_steps, focus=focus)
 
-    async def _step(self, agent: PolicyAgent, number: int, n_steps: int, focus: ActorWrapper | None) -> None:
+    async def _step(self, agent: PolicyAgent, number: int, n_steps: int, focus: Focus | None) -> None:
         """Simulate a batch, update the agent, and adapt the worlds and write a checkpoint where it is time for it."""
         if hasattr(agent, "start_epoch_action"):
             agent.start_epoch_action(epoch=number)
         batch = await self._simulate(agent, focus)
         metrics = [agent.update_policy(self._draw()) for _ in range(self.config.updates_per_step)]
-        line = {"step": float(number), **self._batch_figures(batch), **_mean_metrics(metrics)}
+        line = {"step": float(number), **self._batch_figures(batch), **mean_figures(metrics)}
         self.history.append(line)
         self._callbacks.on_event("monte_carlo", line)
         if self.config.adapt_every and number % self.config.adapt_every == 0:
@@ -648,7 +656,7 @@ class MonteCarloTrainingOrchestrator(AgentTrainer):
         if number % self.config.checkpoint_every == 0 or number == n_steps:
             self.save(agent)
 
-    async def _simulate(self, agent: Any, focus: ActorWrapper | None = None) -> EpisodeBatch:
+    async def _simulate(self, agent: Any, focus: Focus | None = None) -> EpisodeBatch:
         batch = await self.simulator.run_episode_batch(agent, self.config.batch_size, focus=focus)
         self.simulator.require_success(batch)
         self.simulator.buffer.add_experiences(batch)
@@ -677,13 +685,11 @@ class MonteCarloTrainingOrchestrator(AgentTrainer):
     def summary(self) -> dict[str, Any]:
         """Return the numbers of steps, episodes and failures, and the means over the last tenth of the steps."""
         tail = self.history[-max(1, len(self.history) // 10) :]
-        names = sorted({name for line in tail for name in line} - {"step", "failures"})
-        columns = {name: [line[name] for line in tail if line.get(name) is not None] for name in names}
         return {
+            **_known_means(tail, "step"),
             "steps": len(self.history),
             "episodes": self.simulator.episodes,
             "failures": dict(self.simulator.failures),
-            **{name: float(np.mean(values)) for name, values in columns.items() if values},
             "adaptations": self.simulator.orchestrator.history,
         }
 
@@ -700,9 +706,3 @@ class MonteCarloTrainingOrchestrator(AgentTrainer):
             "world_rule": orchestrator.rule.exponents,
         }
         self._write_checkpoint(agent, {"buffer": simulator.buffer.state()}, values)
-
-
-def _mean_metrics(metrics: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    """Return the mean of every plain number that the updates report."""
-    names = [n for n, v in metrics[0].items() if isinstance(v, int | float)] if metrics else []
-    return {name: float(np.mean([m[name] for m in metrics if name in m])) for name in names}

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,16 +26,6 @@ Ints = NDArray[np.int64]
 MAX_TOUCHES = 8  # clicks kept of a journey: the first one and the latest ones
 _QUANTILE_CELLS = 1024
 _HOURS_PER_DAY = 24.0
-_COPIED = {
-    "users": ("interest",),
-    "competitors": ("participation", "level", "spread", "shade", "response", "pacing"),
-    "market_state": ("channel_factor", "predicted_value"),
-    "creative_variance": ("click_rate", "segment_factor", "position"),
-    "conversion_dynamics": (
-        "base", "device_factor", "visit_factor", "interest_lift",
-        "value_log_mean", "value_log_spread", "delay_hours", "delay_shape",
-    ),
-}  # fmt: skip
 _TYPES = {"visits": np.uint8, "touches": np.uint8, "touch": np.int16} | dict.fromkeys(
     ("due", "after", "before", "head"), np.int32
 )
@@ -159,44 +149,40 @@ def stack_worlds(
     _check_worlds(worlds)
     step_hours = _HOURS_PER_DAY / decisions_per_day
     drawn = [_Population(world, steps, step_hours, auctions_per_step, seed) for world in worlds]
-    reserve, share, usual_bid, volatility = (
-        _stacked(worlds, "market_state", name) for name in ("reserve", "campaign_share", "usual_bid", "volatility")
-    )
+    parts = ((part, vars(getattr(worlds[0], part))) for part in _POSITIVE | _NOT_NEGATIVE)
+    own = {name: _stacked(worlds, part, name) for part, names in parts for name in names if name in Parameters._fields}
     hour = np.array([p.hour for p in drawn])
     of_day = (hour % _HOURS_PER_DAY).astype(np.int64)
     row = np.arange(len(worlds))[:, None]
-    copied = {name: _stacked(worlds, part, name) for part, names in _COPIED.items() for name in names}
-    return Parameters(
-        world=np.array([w.index for w in worlds], np.uint64),
-        first=np.concatenate([[0], np.cumsum([w.users.count for w in worlds])]),
-        user_segment=np.concatenate([p.segment for p in drawn]).astype(np.uint8),
-        user_device=np.concatenate([p.device for p in drawn]).astype(np.uint8),
-        user_interest=np.concatenate([p.interest for p in drawn]).astype(np.float32),
-        segment_first=np.array([p.segment_first for p in drawn]),
-        segment_edge=np.array([p.segment_edge for p in drawn]),
-        mechanism=np.array([w.market_state.mechanism for w in worlds]),
-        slots=np.array([w.market_state.slots for w in worlds]),
-        reserve=each(log, np.maximum(reserve, 1e-12)),
-        campaign_edge=np.cumsum(share, axis=2),
-        usual_bid=each(log, usual_bid),
-        hour_price=_stacked(worlds, "market_state", "hour_price")[row, of_day],
-        hour_factor=_stacked(worlds, "conversion_dynamics", "hour_factor")[row, of_day],
-        volatility=volatility * np.sqrt(step_hours / _HOURS_PER_DAY),
-        auctions=np.array([p.auctions for p in drawn]),
-        hour=hour,
-        hours_per_step=np.full(len(worlds), step_hours),
-        fatigue=_stacked(worlds, "creative_variance", "fatigue") / np.array([w.users.count for w in worlds]),
-        crisis=np.array([w.crisis for w in worlds]),
-        budget=np.ones(len(worlds)),
-        target=np.ones(len(worlds)),
-        normal=_normal_table(),
-        **copied,
-    )
+    own |= {
+        "world": np.array([w.index for w in worlds], np.uint64),
+        "first": np.concatenate([[0], np.cumsum([w.users.count for w in worlds])]),
+        "user_segment": np.concatenate([p.segment for p in drawn]).astype(np.uint8),
+        "user_device": np.concatenate([p.device for p in drawn]).astype(np.uint8),
+        "user_interest": np.concatenate([p.interest for p in drawn]).astype(np.float32),
+        "segment_first": np.array([p.segment_first for p in drawn]),
+        "segment_edge": np.array([p.segment_edge for p in drawn]),
+        "reserve": each(log, np.maximum(own["reserve"], 1e-12)),
+        "campaign_edge": np.cumsum(_stacked(worlds, "market_state", "campaign_share"), axis=2),
+        "usual_bid": each(log, own["usual_bid"]),
+        "hour_price": own["hour_price"][row, of_day],
+        "hour_factor": own["hour_factor"][row, of_day],
+        "volatility": own["volatility"] * np.sqrt(step_hours / _HOURS_PER_DAY),
+        "auctions": np.array([p.auctions for p in drawn]),
+        "hour": hour,
+        "hours_per_step": np.full(len(worlds), step_hours),
+        "fatigue": own["fatigue"] / np.array([w.users.count for w in worlds]),
+        "crisis": np.array([w.crisis for w in worlds]),
+        "budget": np.ones(len(worlds)),
+        "target": np.ones(len(worlds)),
+        "normal": _normal_table(),
+    }
+    return Parameters(**own)
 
 
-def _stacked(worlds: Sequence[World], part: str, name: str) -> Floats:
+def _stacked(worlds: Sequence[World], part: str, name: str) -> NDArray[Any]:
     """Return one number or array of a part of every world, with the axis of worlds in front."""
-    return np.array([getattr(getattr(world, part), name) for world in worlds], np.float64)
+    return np.array([getattr(getattr(world, part), name) for world in worlds])
 
 
 class _Population:
