@@ -15,7 +15,7 @@ from datetime import date
 from typing import Any
 
 from parallel_agents.core.errors import ConfigError, RunError
-from parallel_agents.market.database import bigquery_path, load_pyarrow
+from parallel_agents.market.database import bigquery_path, load_library, load_pyarrow
 from parallel_agents.market.discovery.export_reader import EVENT_COLUMNS, REPORTS
 from parallel_agents.market.warehouse import TABLES, Sink
 
@@ -86,16 +86,12 @@ def open_bigquery(address: str) -> tuple[Any, str]:
     if not dot:
         raise ConfigError(f"{address!r} names no dataset: give {PREFIX}project.dataset")
     bigquery_path(project, dataset)
-    try:
-        from google.auth.credentials import AnonymousCredentials
-        from google.cloud import bigquery
-    except ImportError as error:
-        raise ConfigError("BigQuery needs its client: install parallel-agents[bigquery]") from error
+    bigquery = load_library("google.cloud.bigquery", "BigQuery", "bigquery")
     emulator = os.environ.get("BIGQUERY_EMULATOR_HOST")
     if emulator is None:
         return bigquery.Client(project=project), dataset
-    options = {"api_endpoint": emulator}
-    return bigquery.Client(project=project, credentials=AnonymousCredentials(), client_options=options), dataset
+    nobody = load_library("google.auth.credentials", "BigQuery", "bigquery").AnonymousCredentials()
+    return bigquery.Client(project=project, credentials=nobody, client_options={"api_endpoint": emulator}), dataset
 
 
 class BigQuerySink(Sink):
@@ -106,11 +102,8 @@ class BigQuerySink(Sink):
 
     def __init__(self, client: Any, dataset: str, *, deadline: float = 60.0) -> None:
         self.dataset = bigquery_path(client.project, dataset)
-        try:
-            from google.cloud import bigquery
-        except ImportError as error:
-            raise ConfigError("BigQuery needs its client: install parallel-agents[bigquery]") from error
-        self._bigquery, self._client, self._deadline = bigquery, client, deadline
+        self._bigquery = load_library("google.cloud.bigquery", "BigQuery", "bigquery")
+        self._client, self._deadline = client, deadline
         client.create_dataset(self.dataset, exists_ok=True, timeout=deadline)
         self._created: set[str] = set()
         self._create_table("batches", {"batch": "string", "attempt": "string", "rows": "int64"})

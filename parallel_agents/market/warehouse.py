@@ -26,7 +26,7 @@ import numpy as np
 from parallel_agents.core.errors import ConfigError, ContractError, CorruptCheckpoint, RunError
 from parallel_agents.core.files import open_folder, remove_unfinished, write_atomically
 from parallel_agents.core.types import Array, RoundStats
-from parallel_agents.market.database import connect, load_duckdb, load_pyarrow, path_list
+from parallel_agents.market.database import connect, explained, load_pyarrow, path_list
 from parallel_agents.market.experiences import EpisodeExperience
 from parallel_agents.tracking.callbacks import BaseCallback
 
@@ -153,10 +153,8 @@ class Warehouse(Sink):
             for table, table_paths in paths.items():
                 source = f"read_parquet({path_list(table_paths)}, hive_partitioning = false)"
                 connection.execute(f"CREATE VIEW {table} AS SELECT * FROM {source}")
-            try:
+            with explained("the query failed: {}"):
                 return dict(connection.execute(sql, list(parameters)).fetchnumpy())
-            except load_duckdb().Error as error:
-                raise ConfigError(f"the query failed: {str(error).partition(chr(10))[0]}") from error
 
     def verify(self) -> int:
         """Compare the bytes of every batch with their checksums; return the number of rows of steps."""
