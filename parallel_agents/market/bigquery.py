@@ -60,7 +60,8 @@ def bigquery_tables(
         reference = bigquery_path(client.project, dataset, name)
         table = client.get_table(reference, timeout=deadline)
         if name in REPORTS:
-            wanted = [f"{column} {sign} DATE '{day:%Y-%m-%d}'" for column, sign, day in _bounds(first_day, last_day)]
+            bounds = ((">=", first_day), ("<=", last_day))
+            wanted = [f"date {sign} DATE '{day:%Y-%m-%d}'" for sign, day in bounds if day is not None]
             sql = f"SELECT * FROM `{reference}`" + (f" WHERE {' AND '.join(wanted)}" if wanted else "")
             rows = client.query(sql, timeout=deadline).result(timeout=deadline)
         else:
@@ -70,11 +71,6 @@ def bigquery_tables(
 
     events = pyarrow.concat_tables([read(name) for name in days], promote_options="permissive")
     return {"events": events} | {name: read(name) for name in REPORTS if name in names}
-
-
-def _bounds(first_day: date | None, last_day: date | None) -> list[tuple[str, str, date]]:
-    """Return the conditions on the column `date` of a report."""
-    return [("date", sign, day) for sign, day in ((">=", first_day), ("<=", last_day)) if day is not None]
 
 
 def open_bigquery(address: str) -> tuple[Any, str]:

@@ -139,13 +139,14 @@ def aggregate_experiences(experiences: Iterable[EpisodeExperience]) -> dict[str,
         raise ContractError("there are no experiences to aggregate: every world failed, or none was run")
     kinds = sorted({e.kind.value for e in episodes})
     return {
-        **_summary(episodes),
-        "world_type_breakdown": {kind: _summary([e for e in episodes if e.kind.value == kind]) for kind in kinds},
+        **summarize(episodes),
+        "world_type_breakdown": {kind: summarize([e for e in episodes if e.kind.value == kind]) for kind in kinds},
         "training_batch": aggregate_parallel_experiences(episodes),
     }
 
 
-def _summary(episodes: Sequence[EpisodeExperience]) -> dict[str, float]:
+def summarize(episodes: Sequence[EpisodeExperience]) -> dict[str, float]:
+    """Return totals, means and rates of episodes."""
     weights = np.array([e.importance_weight for e in episodes])
     rewards = np.array([e.total_reward for e in episodes])
     revenue, cost = sum(e.revenue for e in episodes), sum(e.cost for e in episodes)

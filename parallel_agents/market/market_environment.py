@@ -105,15 +105,9 @@ class MarketEnvironment(ParallelEnvironment):
         return [tuple(worlds[first + i] for i in self.world_numbers) for first in range(0, pool, columns)]
 
     def _market(self, worlds: tuple[World, ...]) -> MarketWorlds:
-        options, same = self.config.world, ("decisions_per_day", "auctions_per_step", "budget", "attribution")
-        return MarketWorlds(
-            worlds,
-            options["agents"],
-            self.config.experiment.max_turns,
-            target=options["target_cpa"],
-            seed=self.seed,
-            **{name: options[name] for name in same},
-        )
+        options, steps = self.config.world, self.config.experiment.max_turns
+        same = {name: options[name] for name in ("decisions_per_day", "auctions_per_step", "budget", "attribution")}
+        return MarketWorlds(worlds, options["agents"], steps, target=options["target_cpa"], seed=self.seed, **same)
 
     def recorders(self, folder: Path) -> Sequence[Any]:
         """Return callbacks that keep the scores of worlds and, if importance sampling is on, log how it works."""

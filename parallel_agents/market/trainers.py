@@ -30,7 +30,7 @@ from parallel_agents.core.seeding import Purpose, generator
 from parallel_agents.core.types import Array
 from parallel_agents.market.discovery import Patterns
 from parallel_agents.market.event_types import ExperienceAggregator
-from parallel_agents.market.experiences import EpisodeBatch
+from parallel_agents.market.experiences import EpisodeBatch, summarize
 from parallel_agents.market.montecarlo import EpisodeSetting, MonteCarloSimulator
 from parallel_agents.market.policies import PolicyAgent, action_function
 from parallel_agents.market.strategies import Focus
@@ -311,8 +311,11 @@ def integrate_importance_sampling_with_training(
 class AgentTrainer:
     """What all trainers of an agent with `update_policy` share: a history, callbacks and checkpoints of a folder."""
 
-    def __init__(self, folder: Path | None, callbacks: Iterable[Callback]) -> None:
-        self.folder = folder
+    def __init__(
+        self, folder: Path | None, callbacks: Iterable[Callback], options: Mapping[str, Any], changeable: Sequence[str]
+    ) -> None:
+        """options: must be the same when a training is resumed, except for the `changeable` ones."""
+        self.folder, self._options, self._changeable = folder, options, changeable
         self.history: list[dict[str, Any]] = []
         """one line of figures per episode, or per step of a training"""
         self._callbacks = CallbackList(callbacks)
@@ -328,23 +331,19 @@ class AgentTrainer:
         arrays = {f"{part}.{name}": np.asarray(a) for part, state in states.items() for name, a in state.items()}
         name = f"state-{step:06d}.safetensors"
         history = [{n: None if _is_nan(v) else v for n, v in line.items()} for line in self.history]
-        store.commit(Manifest(step, {name: store.write(name, arrays)}, {**values, "history": history}))
+        stored = {**values, "configuration": self._options, "history": history}
+        store.commit(Manifest(step, {name: store.write(name, arrays)}, stored))
         store.rotate(step, _KEPT_CHECKPOINTS)
         store.close()
 
-    def _read_checkpoint(
-        self, agent: Any, config_name: str, config: Mapping[str, Any], changeable: Sequence[str]
-    ) -> tuple[Mapping[str, Any], dict[str, dict[str, Array]]]:
-        """Load history and agent from the newest undamaged checkpoint; return its values and the arrays by part.
-
-        The stored configuration, named `config_name`, must be equal except for the `changeable` options.
-        """
+    def _read_checkpoint(self, agent: Any) -> tuple[Mapping[str, Any], dict[str, dict[str, Array]]]:
+        """Load history and agent from the newest undamaged checkpoint; return its values and the arrays by part."""
         if self.folder is None:
             raise ContractError("there is nothing to resume: create the trainer with the folder of its checkpoints")
         store = Store(self.folder)
         manifest, _ = store.newest_good()
-        stored = manifest.values[config_name]
-        changed = [name for name in config if name not in changeable and stored.get(name) != config[name]]
+        stored, fixed = manifest.values["configuration"], set(self._options) - set(self._changeable)
+        changed = sorted(name for name in fixed if stored.get(name) != self._options[name])
         if changed:
             raise CheckpointError(
                 f"the stored training had another {', '.join(changed)}: resume with the same configuration"
@@ -402,7 +401,8 @@ class ImportanceSamplingTrainingOrchestrator(AgentTrainer):
         folder: Path | None = None,
         callbacks: Iterable[Callback] = (),
     ) -> None:
-        super().__init__(folder, callbacks)
+        changeable = ("simulation_episodes", "checkpoint_every")  # a training may be made longer
+        super().__init__(folder, callbacks, configuration.as_dict(), changeable)
         self.configuration = configuration
         self.training: ImportanceSamplingTraining | None = None
 
@@ -425,8 +425,7 @@ class ImportanceSamplingTrainingOrchestrator(AgentTrainer):
     def resume(self, agent: PolicyAgent, environment: EpisodeEnvironment) -> dict[str, Any]:
         """Continue from the newest undamaged checkpoint to the end, and return the summary."""
         training = self._training(agent, environment)
-        changeable = ("simulation_episodes", "checkpoint_every")  # a training may be made longer
-        values, parts = self._read_checkpoint(agent, "configuration", self.configuration.as_dict(), changeable)
+        values, parts = self._read_checkpoint(agent)
         training.memory.load_state(parts["buffer"])
         training.memory.sampler.load_state(parts["sampler"])
         training.aggregator.load_state(parts["judge"])
@@ -442,8 +441,7 @@ class ImportanceSamplingTrainingOrchestrator(AgentTrainer):
                 "sampler": training.memory.sampler.state(),
                 "judge": training.aggregator.state(),
             }
-            counters = {"judged": training.judged, "right": training.right}
-            self._write_checkpoint(training.agent, parts, {"configuration": self.configuration.as_dict(), **counters})
+            self._write_checkpoint(training.agent, parts, {"judged": training.judged, "right": training.right})
 
     def summary(self) -> dict[str, Any]:
         """Return means over all episodes, and the correlation of the crisis share of batches with the reward."""
@@ -598,8 +596,8 @@ class MonteCarloTrainingOrchestrator(AgentTrainer):
         folder: Path | None = None,
         callbacks: Iterable[Callback] = (),
     ) -> None:
-        super().__init__(folder, callbacks)
         self.config = c = config or MonteCarloTrainingConfig()
+        super().__init__(folder, callbacks, asdict(c), ("checkpoint_every",))
         population = None
         if c.crisis_parent_frequency is not None:
             population = {CRISIS_PARENT: c.crisis_parent_frequency, REGULAR_PARENT: 1.0 - c.crisis_parent_frequency}
@@ -637,7 +635,7 @@ class MonteCarloTrainingOrchestrator(AgentTrainer):
 
     async def resume(self, agent: PolicyAgent, n_steps: int = 1000, *, focus: Focus | None = None) -> dict[str, Any]:
         """Continue from the newest undamaged checkpoint until `n_steps` steps are done, and return the summary."""
-        values, parts = self._read_checkpoint(agent, "config", asdict(self.config), ("checkpoint_every",))
+        values, parts = self._read_checkpoint(agent)
         self.simulator.restore(values, parts["buffer"])
         return await self.train_agent_with_monte_carlo(agent, n_steps, focus=focus)
 
@@ -670,13 +668,11 @@ class MonteCarloTrainingOrchestrator(AgentTrainer):
         orchestrator = self.simulator.orchestrator
         orchestrator.fit_world_weights(batch)
         world_weights = orchestrator.calculate_world_weights(self.simulator.worlds)
-        rewards = np.array([e.total_reward for e in batch])
-        natural = np.array([e.importance_weight for e in batch])
-        revenue = sum(e.revenue for e in batch)
+        rewards, figures = [e.total_reward for e in batch], summarize(batch.experiences)
         return {
-            "mean_reward": float(np.average(rewards, weights=natural)),
+            "mean_reward": figures["weighted_reward"],
             "important_reward": float(np.average(rewards, weights=[world_weights[e.world] for e in batch])),
-            "crisis_revenue_share": sum(e.crisis_parent_revenue for e in batch) / revenue if revenue > 0 else 0.0,
+            "crisis_revenue_share": figures["crisis_revenue_share"],
             "episodes_per_second": batch.episodes_per_second,
             "failures": float(len(batch.failures)),
             "world_rule_fitted": float(orchestrator.rule_fitted),
@@ -697,7 +693,6 @@ class MonteCarloTrainingOrchestrator(AgentTrainer):
         """Write a checkpoint, if there is a folder for it."""
         simulator, orchestrator = self.simulator, self.simulator.orchestrator
         values = {
-            "config": asdict(self.config),
             "episodes": simulator.episodes,
             "failed": {str(world): count for world, count in simulator.failures.items()},
             "generation": orchestrator.generation,
