@@ -342,7 +342,7 @@ class AgentTrainer:
             raise ContractError("there is nothing to resume: create the trainer with the folder of its checkpoints")
         store = Store(self.folder)
         manifest, _ = store.newest_good()
-        stored, fixed = manifest.values["configuration"], set(self._options) - set(self._changeable)
+        stored, fixed = manifest.values.get("configuration", {}), set(self._options) - set(self._changeable)
         changed = sorted(name for name in fixed if stored.get(name) != self._options[name])
         if changed:
             raise CheckpointError(
