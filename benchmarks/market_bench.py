@@ -138,7 +138,7 @@ def _buffer(effort: Effort) -> Iterator[Row]:
         buffer = ExperienceBuffer(1_000_000, 32)
         start = time.process_time()
         buffer.add_experiences(episodes)
-        rows = int(buffer.memory.get_buffer_snapshot()["size"])
+        rows = int(buffer.get_buffer_snapshot()["size"])
         seconds, size = time.process_time() - start, buffer.nbytes
         return Done({"round_trips": 1, "rows": rows}, seconds=seconds)
 

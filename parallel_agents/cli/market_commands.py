@@ -264,9 +264,7 @@ def evaluate_bidder(options: Evaluate) -> None:
         raise ConfigError(f"--episodes {options.episodes}: give at least 2, an interval needs as many")
     progress, environment = ProgressLines(options.quiet), _restored(options.run_dir)
     patterns = environment.patterns if options.patterns is None else load_patterns(options.patterns)
-    mix: dict[WorldType | str, float] | None = None
-    if options.world_type is not None:
-        mix = {_world_type(options.world_type): 1.0}
+    mix: dict[WorldType | str, float] | None = None if options.world_type is None else {options.world_type: 1.0}
     unseen = create_world_variants(patterns, options.episodes, mix, seed=UNSEEN_SEED)
     goals = {"budget": options.budget, "target": options.target_cpa}
     progress.write("choosing the baselines in training worlds")
@@ -323,7 +321,7 @@ def compare(options: Compare) -> None:
         worlds=options.worlds,
         epochs=options.epochs,
         seeds=options.seeds,
-        held_out=None if options.held_out is None else _world_type(options.held_out),
+        held_out=None if options.held_out is None else WorldType(options.held_out),
         episodes=options.episodes,
     )
     progress.write("training two ways, and playing the baselines")
@@ -357,12 +355,3 @@ def _compare_strategies(options: Compare, patterns: Patterns, progress: Progress
     ]
     result = {"what": "strategies", **found_patterns.as_dict(), "plot": options.plot}
     print_result(result, "\n".join(lines) + "\n", as_json=options.json)
-
-
-def _world_type(name: str) -> WorldType:
-    try:
-        return WorldType(name)
-    except ValueError as error:
-        raise ConfigError(
-            f"world type {name!r} is unknown: give one of {', '.join(k.value for k in WorldType)}"
-        ) from error

@@ -21,7 +21,7 @@ import types
 import typing
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import MISSING, asdict, dataclass, field, fields, is_dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -252,6 +252,9 @@ def build_section(section: type[Section], values: Mapping[str, Any], name: str) 
         if key in renamed:
             raise ConfigError(f"{name}.{key} was renamed: use {name}.{renamed[key]}")
     check_keys(values, known, "key", prefix=f"{name}.")
+    required = (f.name for f in fields(section) if f.default is f.default_factory is MISSING)  # type: ignore[arg-type]
+    if missing := [key for key in required if key not in values]:
+        raise ConfigError(f"{name} lacks {', '.join(missing)}: give each of them")
     return section(**{key: _typed(value, hints[key], f"{name}.{key}") for key, value in values.items()})
 
 
@@ -382,7 +385,10 @@ def check_keys(values: Iterable[str], known: list[str], what: str, prefix: str =
 
 
 def _typed(value: Any, hint: Any, name: str) -> Any:
-    """Return `value` if it has the type `hint`, with an int as a float and a list as a tuple where those are wanted."""
+    """Return `value` if it has the type `hint`, with an int as a float and a list as a tuple where those are wanted.
+
+    A mapping becomes a dataclass where one is wanted.
+    """
     union = typing.get_origin(hint) in (types.UnionType, typing.Union)
     allowed = typing.get_args(hint) if union else (hint,)
     for option in allowed:
@@ -402,10 +408,12 @@ def _typed(value: Any, hint: Any, name: str) -> Any:
             if isinstance(value, list | tuple):
                 inner = typing.get_args(option)[0]
                 return tuple(_typed(item, inner, f"{name}[{index}]") for index, item in enumerate(value))
-        elif typing.get_origin(option) is dict:
+        elif typing.get_origin(option) in (dict, Mapping):
             if isinstance(value, Mapping):
                 inner = typing.get_args(option)[1]
                 return {key: _typed(item, inner, f"{name}.{key}") for key, item in value.items()}
+        elif isinstance(option, type) and is_dataclass(option) and isinstance(value, Mapping):
+            return build_section(option, value, name)
         elif isinstance(value, option):
             return value
     raise ConfigError(f"{name} is {value!r} ({type(value).__name__}): allowed is {_type_names(allowed)}")

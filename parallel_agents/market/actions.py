@@ -94,6 +94,16 @@ class ActionForm:
         """A, how many numbers an action has."""
         return {"joint": 1, "choices": self.campaigns + 1, "paced": 2 + self.campaigns + self.creatives}[self.name]
 
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of an action in a buffer."""
+        return () if self.name == "joint" else (self.width,)
+
+    @property
+    def dtype(self) -> str:
+        """Type of its numbers in a buffer."""
+        return "float32" if self.name == "paced" else "int16"
+
 
 def action_form(name: str, levels: tuple[float, ...], market: MarketWorlds) -> ActionForm:
     """Return the form of that name for the campaigns and creatives of a market, after checking its levels."""

@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from parallel_agents.core.errors import ConfigError, ShapeError
-from parallel_agents.market.database import connect, load_duckdb, load_pyarrow, path_list
+from parallel_agents.market.database import connect, explained, load_pyarrow, path_list
 from parallel_agents.market.discovery.competition import known
 from parallel_agents.tracking.statistics import Interval
 
@@ -218,14 +218,8 @@ def _read(files: list[Path], query: str) -> dict[str, Any]:
     missing = [str(file) for file in files if not file.is_file()]
     if missing:
         raise ConfigError(f"{missing[0]} does not exist: give the data as they were unpacked")
-    connection = connect(files)
-    try:
+    with connect(files) as connection, explained(f"{files[0]} cannot be read: {{}}; is it of this data set?"):
         columns = dict(connection.execute(query.replace("{files}", path_list(files))).fetchnumpy())
-    except load_duckdb().Error as error:
-        cause = str(error).partition("\n")[0]
-        raise ConfigError(f"{files[0]} cannot be read: {cause}; is it of this data set?") from error
-    finally:
-        connection.close()
     if not len(columns["time"]):
         raise ConfigError(f"{files[0]} holds no impression")
     return columns

@@ -10,7 +10,7 @@ in other episodes, with other random numbers.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Generic, Protocol, TypeVar
 
@@ -180,15 +180,22 @@ class Played:
         return np.asarray(self.score.mean(axis=1))
 
 
+def steps_of(market: MarketWorlds, bidder: Bidder, epoch: int) -> Iterator[Floats]:
+    """Let a bidder play an episode, and yield its alphas (N, W, J) after every step."""
+    market.reset(epoch)
+    bidder.begin(market)
+    while not market.done:
+        alpha, creative = bidder.act(market)
+        market.step(alpha * market.parameters.predicted_value, creative)
+        yield alpha
+
+
 def play(market: MarketWorlds, bidder: Bidder, epochs: Iterable[int]) -> Played:
     """Return the results of the first bidder of every world in some episodes."""
     rows = []
     for epoch in epochs:
-        market.reset(epoch)
-        bidder.begin(market)
-        while not market.done:
-            alpha, creative = bidder.act(market)
-            market.step(alpha * market.parameters.predicted_value, creative)
+        for _ in steps_of(market, bidder, epoch):
+            pass
         info, budget = market.info(episode=True), market.parameters.budget
         _, value, crisis_value = market.total.caused[0].T.copy()
         profit = (value - info["cost"][0]) / budget

@@ -15,7 +15,7 @@ from datetime import date
 from typing import Any
 
 from parallel_agents.core.errors import ConfigError, RunError
-from parallel_agents.market.database import bigquery_path, load_pyarrow
+from parallel_agents.market.database import bigquery_path, load_library, load_pyarrow
 from parallel_agents.market.discovery.export_reader import EVENT_COLUMNS, REPORTS
 from parallel_agents.market.warehouse import TABLES, Sink
 
@@ -60,7 +60,8 @@ def bigquery_tables(
         reference = bigquery_path(client.project, dataset, name)
         table = client.get_table(reference, timeout=deadline)
         if name in REPORTS:
-            wanted = [f"{column} {sign} DATE '{day:%Y-%m-%d}'" for column, sign, day in _bounds(first_day, last_day)]
+            bounds = ((">=", first_day), ("<=", last_day))
+            wanted = [f"date {sign} DATE '{day:%Y-%m-%d}'" for sign, day in bounds if day is not None]
             sql = f"SELECT * FROM `{reference}`" + (f" WHERE {' AND '.join(wanted)}" if wanted else "")
             rows = client.query(sql, timeout=deadline).result(timeout=deadline)
         else:
@@ -72,11 +73,6 @@ def bigquery_tables(
     return {"events": events} | {name: read(name) for name in REPORTS if name in names}
 
 
-def _bounds(first_day: date | None, last_day: date | None) -> list[tuple[str, str, date]]:
-    """Return the conditions on the column `date` of a report."""
-    return [("date", sign, day) for sign, day in ((">=", first_day), ("<=", last_day)) if day is not None]
-
-
 def open_bigquery(address: str) -> tuple[Any, str]:
     """Return a client and the dataset of an address `bigquery:project.dataset`.
 
@@ -86,16 +82,12 @@ def open_bigquery(address: str) -> tuple[Any, str]:
     if not dot:
         raise ConfigError(f"{address!r} names no dataset: give {PREFIX}project.dataset")
     bigquery_path(project, dataset)
-    try:
-        from google.auth.credentials import AnonymousCredentials
-        from google.cloud import bigquery
-    except ImportError as error:
-        raise ConfigError("BigQuery needs its client: install parallel-agents[bigquery]") from error
+    bigquery = load_library("google.cloud.bigquery", "BigQuery", "bigquery")
     emulator = os.environ.get("BIGQUERY_EMULATOR_HOST")
     if emulator is None:
         return bigquery.Client(project=project), dataset
-    options = {"api_endpoint": emulator}
-    return bigquery.Client(project=project, credentials=AnonymousCredentials(), client_options=options), dataset
+    nobody = load_library("google.auth.credentials", "BigQuery", "bigquery").AnonymousCredentials()
+    return bigquery.Client(project=project, credentials=nobody, client_options={"api_endpoint": emulator}), dataset
 
 
 class BigQuerySink(Sink):
@@ -106,11 +98,8 @@ class BigQuerySink(Sink):
 
     def __init__(self, client: Any, dataset: str, *, deadline: float = 60.0) -> None:
         self.dataset = bigquery_path(client.project, dataset)
-        try:
-            from google.cloud import bigquery
-        except ImportError as error:
-            raise ConfigError("BigQuery needs its client: install parallel-agents[bigquery]") from error
-        self._bigquery, self._client, self._deadline = bigquery, client, deadline
+        self._bigquery = load_library("google.cloud.bigquery", "BigQuery", "bigquery")
+        self._client, self._deadline = client, deadline
         client.create_dataset(self.dataset, exists_ok=True, timeout=deadline)
         self._created: set[str] = set()
         self._create_table("batches", {"batch": "string", "attempt": "string", "rows": "int64"})

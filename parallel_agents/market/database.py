@@ -8,9 +8,11 @@ a file of the machine, does no harm.
 
 from __future__ import annotations
 
+import importlib
 import os
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,23 +27,28 @@ _PROJECT = re.compile(r"[a-z][a-z0-9.:-]{0,126}")  # may begin with a domain: ex
 _BIGQUERY_NAME = re.compile(r"[A-Za-z0-9_]{1,1024}")
 
 
-def load_duckdb() -> Any:
-    """Import and return `duckdb`; raise an error that says what to install if it is missing."""
+def load_library(name: str, user: str, extra: str = "data") -> Any:
+    """Import and return a module; raise an error that names its `user` and the extra to install if it is missing."""
     try:
-        import duckdb
+        return importlib.import_module(name)
     except ImportError as error:
-        raise ConfigError("an export or a warehouse needs DuckDB: install parallel-agents[data]") from error
-    return duckdb
+        raise ConfigError(f"{user} needs {name}: install parallel-agents[{extra}]") from error
 
 
 def load_pyarrow(user: str, extra: str = "data") -> Any:
-    """Import and return `pyarrow`; raise an error that names its `user` and the extra to install if it is missing."""
-    try:
-        import pyarrow
-        import pyarrow.parquet
-    except ImportError as error:
-        raise ConfigError(f"{user} needs pyarrow: install parallel-agents[{extra}]") from error
+    """Import and return `pyarrow`, with its module of Parquet files."""
+    pyarrow = load_library("pyarrow", user, extra)
+    load_library("pyarrow.parquet", user, extra)
     return pyarrow
+
+
+@contextmanager
+def explained(message: str) -> Iterator[None]:
+    """Turn an error of DuckDB into a ConfigError: `message` with the first line of the error in place of {}."""
+    try:
+        yield
+    except load_library("duckdb", "a query").Error as error:
+        raise ConfigError(message.replace("{}", str(error).partition("\n")[0])) from error
 
 
 def identifier(*names: str) -> str:
@@ -77,7 +84,8 @@ def path_list(paths: Iterable[Path]) -> str:
 
 def connect(readable: Sequence[Path] = (), *, database: Path | None = None) -> duckdb.DuckDBPyConnection:
     """Open a DuckDB in memory that can read only the given files and a database attached read-only as `ATTACHED`."""
-    connection: duckdb.DuckDBPyConnection = load_duckdb().connect(config=_NO_EXTENSIONS)
+    library = load_library("duckdb", "an export or a warehouse")
+    connection: duckdb.DuckDBPyConnection = library.connect(config=_NO_EXTENSIONS)
     try:
         if database is not None:  # its type is named: DuckDB would fetch an extension for a file of another database
             path = literal(os.path.abspath(database))

@@ -26,6 +26,7 @@ from bisect import bisect_left, insort
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -95,8 +96,7 @@ class ExperienceAggregator:
                 f"and urgent_searches_threshold {urgent_searches_threshold} be at least 1"
             )
         words = Words(crisis_indicators)
-        self._profile_words = words
-        self._campaign_words = words if campaign_indicators is None else Words(campaign_indicators)
+        campaign_words = words if campaign_indicators is None else Words(campaign_indicators)
         self._search_words = Words(
             (*crisis_indicators, *_SEARCH_INDICATORS) if search_indicators is None else search_indicators
         )
@@ -104,9 +104,9 @@ class ExperienceAggregator:
         self._event_types = tuple(event_types)
         self._values = RunningPercentile(value_threshold_percentile, window)
         readers: dict[str, Callable[[Mapping[str, Any]], str | None]] = {
-            "profile": self._profile,
+            "profile": partial(_affirmed, "profile", words),
             "behaviour": self._behaviour,
-            "campaign": self._campaign,
+            "campaign": partial(_affirmed, "campaign", campaign_words),
             "value": self._value,
         }
         self._readers = [(name, readers[name]) for name in SIGNALS if name in signals]
@@ -149,14 +149,6 @@ class ExperienceAggregator:
         """Replace the values by what `state` returned; raise if they do not fit."""
         self._values.load_state(state)
 
-    def _profile(self, experience: Mapping[str, Any]) -> str | None:
-        """Return the crisis indicator that the profile affirms."""
-        return _first(self._profile_words, _part(experience, "profile"))
-
-    def _campaign(self, experience: Mapping[str, Any]) -> str | None:
-        """Return the crisis indicator that the campaign affirms."""
-        return _first(self._campaign_words, _part(experience, "campaign"))
-
     def _behaviour(self, experience: Mapping[str, Any]) -> str | None:
         """Return the crisis behaviour: engagement with crisis content, or urgent searches."""
         behaviour = _part(experience, "behaviour")
@@ -179,9 +171,9 @@ class ExperienceAggregator:
         return f"value {value:g} above {threshold:g}, percentile {self._values.percentile:g}"
 
 
-def _first(words: Words, content: object) -> str | None:
-    """Return the first indicator that the texts of a content affirm, with its text; None if there is none."""
-    for text in texts(content):
+def _affirmed(kind: str, words: Words, experience: Mapping[str, Any]) -> str | None:
+    """Return the first indicator that a part of the metadata affirms, with its text; None if there is none."""
+    for text in texts(_part(experience, kind)):
         word = words.find(text)
         if word is not None:
             return f"{word} in {text!r}"

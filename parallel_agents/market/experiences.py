@@ -9,7 +9,7 @@ from typing import Any, TypedDict
 import numpy as np
 from numpy.typing import NDArray
 
-from parallel_agents.core.errors import CheckpointError, ContractError, NonFiniteError, ShapeError
+from parallel_agents.core.errors import ContractError
 from parallel_agents.core.types import Array
 from parallel_agents.market.worlds import World, WorldType
 from parallel_agents.replay import ImportanceSampler, ImportanceSamplingReplayBuffer
@@ -139,13 +139,14 @@ def aggregate_experiences(experiences: Iterable[EpisodeExperience]) -> dict[str,
         raise ContractError("there are no experiences to aggregate: every world failed, or none was run")
     kinds = sorted({e.kind.value for e in episodes})
     return {
-        **_summary(episodes),
-        "world_type_breakdown": {kind: _summary([e for e in episodes if e.kind.value == kind]) for kind in kinds},
+        **summarize(episodes),
+        "world_type_breakdown": {kind: summarize([e for e in episodes if e.kind.value == kind]) for kind in kinds},
         "training_batch": aggregate_parallel_experiences(episodes),
     }
 
 
-def _summary(episodes: Sequence[EpisodeExperience]) -> dict[str, float]:
+def summarize(episodes: Sequence[EpisodeExperience]) -> dict[str, float]:
+    """Return totals, means and rates of episodes."""
     weights = np.array([e.importance_weight for e in episodes])
     rewards = np.array([e.total_reward for e in episodes])
     revenue, cost = sum(e.revenue for e in episodes), sum(e.cost for e in episodes)
@@ -211,7 +212,7 @@ def aggregate_parallel_experiences(world_results: Iterable[EpisodeExperience]) -
     }
 
 
-class ExperienceBuffer:
+class ExperienceBuffer(ImportanceSamplingReplayBuffer):
     """Transitions of many episodes; a transition is of a crisis parent if it causes the purchase of one.
 
     target_share: share of crisis transitions in a batch with importance sampling.
@@ -229,7 +230,7 @@ class ExperienceBuffer:
         population: Mapping[str, float] | None = None,
         seed: int = 0,
     ) -> None:
-        self.sampler = ImportanceSampler(
+        sampler = ImportanceSampler(
             min_crisis_parent_ratio=0.0,
             focus_rare_events=True,
             target_share=target_share,
@@ -239,38 +240,28 @@ class ExperienceBuffer:
             empty_class="skip",
             seed=seed,
         )
-        self.memory = ImportanceSamplingReplayBuffer(
-            max_size, features, self.sampler, action_shape=action_shape, action_dtype=action_dtype, metadata_rows=0
-        )
-        self._kinds = np.zeros(max_size, np.uint8)
-        self.actions = action_shape, action_dtype
+        super().__init__(
+            max_size, features, sampler, action_shape=action_shape, action_dtype=action_dtype, metadata_rows=0,
+            columns=[("world_types", "u1")],
+        )  # fmt: skip
         self.episodes = 0
-
-    def __len__(self) -> int:
-        return len(self.memory)
-
-    @property
-    def nbytes(self) -> int:
-        """Memory of all arrays, in bytes."""
-        return self.memory.nbytes + self._kinds.nbytes
 
     def add_experiences(self, experiences: Iterable[EpisodeExperience]) -> None:
         """Store whole episodes; all of them are checked before the first is stored."""
         episodes = list(experiences)
-        for episode in episodes:
-            self._check(episode)
-        for episode in episodes:
-            count = len(episode.rewards)
-            serials = self.memory.add_many(
-                episode.states[:-1],
-                episode.actions,
-                episode.rewards,
-                episode.states[1:],
-                np.arange(count) == count - 1,
-                np.where(episode.crisis_values > 0.0, CRISIS_PARENT, REGULAR_PARENT).tolist(),
-                episode.values,
-            )
-            self._kinds[serials % self.memory.capacity] = _WORLD_TYPES.index(episode.kind)
+        if not episodes:
+            return
+        rows = aggregate_parallel_experiences(episodes)
+        self.add_many(
+            rows["states"],
+            rows["actions"],
+            rows["rewards"],
+            rows["next_states"],
+            rows["dones"],
+            np.where(rows["crisis"], CRISIS_PARENT, REGULAR_PARENT).tolist(),
+            rows["values"],
+            world_types=np.repeat([_WORLD_TYPES.index(e.kind) for e in episodes], [len(e.rewards) for e in episodes]),
+        )
         self.episodes += len(episodes)
 
     def add_experience(self, experience: EpisodeExperience) -> None:
@@ -281,74 +272,43 @@ class ExperienceBuffer:
         """Draw B rows: states, actions, rewards, next_states, dones, values, crisis and correcting `weights`."""
         if not len(self):
             raise ContractError("the buffer is empty: run a batch of episodes first")
-        memory = self.memory
-        draw = memory.sample_importance_weighted if importance_sampling else memory.sample_uniform
+        draw = self.sample_importance_weighted if importance_sampling else self.sample_uniform
         batch, weights, indices = draw(min(batch_size, len(self)))
         return {
             **batch,
-            "values": memory.values(indices),
-            "world_types": self._kinds[indices % memory.capacity],
-            "crisis": np.array([name == CRISIS_PARENT for name in memory.event_types(indices)]),
+            "values": self.values(indices),
+            "crisis": np.array([name == CRISIS_PARENT for name in self.event_types(indices)]),
             "weights": np.asarray(weights, np.float32),
         }
 
     def statistics(self) -> dict[str, Any]:
-        """Return sizes, the share of crisis transitions, and transitions and mean reward by world type."""
-        rows = self.memory.get_buffer_snapshot()
-        kinds = self._kinds[rows["indices"] % self.memory.capacity]
+        """Return those of the buffer, the next batch's shares, and transitions and mean reward by world type."""
+        rows = self.get_buffer_snapshot()
         per_type = {
             kind.value: {
                 "transitions": int(mask.sum()),
                 "mean_reward": float(rows["rewards"][mask].mean(dtype=np.float64)),
             }
             for number, kind in enumerate(_WORLD_TYPES)
-            if (mask := kinds == number).any()
+            if (mask := rows["world_types"] == number).any()
         }
         return {
+            **super().statistics(),
             "transitions": len(self),
             "episodes": self.episodes,
-            "bytes": self.nbytes,
-            "crisis_parent_share": self.memory.statistics()["crisis_parent_share"],
             "predicted_shares": self.sampler.predicted_shares() if len(self) else {},
             "world_types": per_type,
         }
 
     def state(self) -> dict[str, Array]:
         """Return everything as arrays, for a checkpoint."""
-        return {
-            **{f"memory.{name}": np.asarray(array) for name, array in self.memory.state().items()},
-            **{f"sampler.{name}": np.asarray(array) for name, array in self.sampler.state().items()},
-            "kinds": self._kinds,
-            "episodes": np.array(self.episodes),
-        }
+        sampler = {f"sampler.{name}": np.asarray(array) for name, array in self.sampler.state().items()}
+        return {**super().state(), **sampler, "episodes": np.array(self.episodes)}
 
     def load_state(self, state: Mapping[str, Array]) -> None:
         """Continue from what `state` returned, after checking it."""
-        if state["kinds"].shape != self._kinds.shape:
-            raise CheckpointError(
-                f"the stored buffer holds {len(state['kinds'])} rows, this one {len(self._kinds)}: give the same size"
-            )
-        parts = {
-            part: {n.removeprefix(f"{part}."): a for n, a in state.items() if n.startswith(f"{part}.")}
-            for part in ("memory", "sampler")
-        }
-        self.memory.load_state(parts["memory"])
-        self.sampler.load_state(parts["sampler"])
-        self._kinds[:] = state["kinds"]
+        sampler = {n.removeprefix("sampler."): a for n, a in state.items() if n.startswith("sampler.")}
+        rows = {n: a for n, a in state.items() if not n.startswith("sampler.") and n != "episodes"}
+        super().load_state(rows)
+        self.sampler.load_state(sampler)
         self.episodes = int(state["episodes"])
-
-    def _check(self, episode: EpisodeExperience) -> None:
-        """Raise an error if an episode does not fit, or holds NaN or infinity."""
-        steps, features = len(episode.rewards), self.memory.obs_shape[0]
-        wanted: dict[str, tuple[int, ...]] = {
-            "states": (steps + 1, features),
-            "actions": (steps, *self.actions[0]),
-            "values": (steps,),
-        }
-        for name, shape in wanted.items():
-            found = getattr(episode, name).shape
-            if found != shape:
-                raise ShapeError(f"an episode of {steps} steps has {name} of shape {found}: {shape} is needed")
-        for name in ("states", "rewards", "values", "crisis_values"):
-            if not np.isfinite(getattr(episode, name)).all():
-                raise NonFiniteError(f"{name} hold NaN or infinity: none of these episodes was stored")

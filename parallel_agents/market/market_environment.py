@@ -105,15 +105,9 @@ class MarketEnvironment(ParallelEnvironment):
         return [tuple(worlds[first + i] for i in self.world_numbers) for first in range(0, pool, columns)]
 
     def _market(self, worlds: tuple[World, ...]) -> MarketWorlds:
-        options, same = self.config.world, ("decisions_per_day", "auctions_per_step", "budget", "attribution")
-        return MarketWorlds(
-            worlds,
-            options["agents"],
-            self.config.experiment.max_turns,
-            target=options["target_cpa"],
-            seed=self.seed,
-            **{name: options[name] for name in same},
-        )
+        options, steps = self.config.world, self.config.experiment.max_turns
+        same = {name: options[name] for name in ("decisions_per_day", "auctions_per_step", "budget", "attribution")}
+        return MarketWorlds(worlds, options["agents"], steps, target=options["target_cpa"], seed=self.seed, **same)
 
     def recorders(self, folder: Path) -> Sequence[Any]:
         """Return callbacks that keep the scores of worlds and, if importance sampling is on, log how it works."""
@@ -160,8 +154,6 @@ class MarketGym(gymnasium.Env[NDArray[np.float32], Any]):
     metadata = {"render_modes": []}
 
     def __init__(self, patterns: Patterns | str | Path = "", worlds: int = 100, seed: int = 0, **options: Any) -> None:
-        if worlds < 1:
-            raise ConfigError(f"worlds {worlds} is too few: give at least 1")
         found = patterns if isinstance(patterns, Patterns) else load_patterns(patterns)
         setting = EpisodeSetting(**{"actions": "paced", "threads": 1, "seed": seed, **options})
         variants = create_world_variants(found, worlds, seed=seed)
@@ -189,7 +181,8 @@ class MarketGym(gymnasium.Env[NDArray[np.float32], Any]):
     def step(self, action: Any) -> tuple[NDArray[np.float32], float, bool, bool, dict[str, Any]]:
         """Return observation, reward, terminated, truncated and a dictionary with `event_type`, `value` and `cost`."""
         if isinstance(self.action_space, gymnasium.spaces.Box):
-            low, high = (np.array(bound) for bound in (self._current.space.low, self._current.space.high))
+            corrections = self._current.form.corrections
+            low, high = np.array(corrections.low), np.array(corrections.high)
             action = low + (np.clip(np.asarray(action, np.float64), -1.0, 1.0) + 1.0) / 2.0 * (high - low)
         return self._current.step(action)
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from parallel_agents.core.errors import ConfigError
 from parallel_agents.core.types import EpochStats
-from parallel_agents.market.baselines import Bidder, Played
+from parallel_agents.market.baselines import Bidder, Played, steps_of
 from parallel_agents.market.experiences import EpisodeExperience, world_context
 from parallel_agents.market.simulation import MarketWorlds
 from parallel_agents.market.strategies import ConvergencePatterns
@@ -146,12 +146,8 @@ def pacing_of_a_day(market: MarketWorlds, bidders: Mapping[str, Bidder], out: Pa
     figure.set_layout_engine("constrained")
     axes = figure.subplots(3, sharex=True)
     for name, bidder in bidders.items():
-        market.reset(0)
-        bidder.begin(market)
         spent, price, level = [], [], []
-        while not market.done:
-            alpha, creative = bidder.act(market)
-            market.step(alpha * market.parameters.predicted_value, creative)
+        for alpha in steps_of(market, bidder, 0):
             clicks, cost = market.total.clicks[0, world].sum(), market.total.cost[0, world].sum()
             spent.append(cost / market.parameters.budget[world])
             price.append(cost / clicks if clicks > 0 else np.nan)

@@ -20,14 +20,13 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import groupby
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from parallel_agents.core.errors import ConfigError, ContractError, DeadlineError, WorldError
+from parallel_agents.core.errors import ConfigError, DeadlineError, WorldError
 from parallel_agents.core.types import Array
 from parallel_agents.execution.ray import RayCluster
 from parallel_agents.market.actions import LEVELS, BiddingMarket, Forms, Objective, action_form
@@ -41,7 +40,7 @@ from parallel_agents.market.experiences import (
     aggregate_experiences,
     world_context,
 )
-from parallel_agents.market.policies import Actor, ActorWrapper, make_actor
+from parallel_agents.market.policies import Actor, make_actor
 from parallel_agents.market.simulation import MarketWorlds
 from parallel_agents.market.worlds import (
     POPULATION,
@@ -50,10 +49,14 @@ from parallel_agents.market.worlds import (
     create_world_variants,
     default_distribution,
     share_intervals,
+    type_distribution,
 )
 from parallel_agents.nn import numerics
 from parallel_agents.replay.importance_sampler import CRISIS_PARENT, REGULAR_PARENT
 from parallel_agents.replay.world_weights import WORLD_FACTORS, NotIdentifiedError, WorldRule, fit_world_rule
+
+if TYPE_CHECKING:
+    from parallel_agents.market.strategies import Focus
 
 _CACHED_GROUPS = 64
 _ARRAYS = ("states", "actions", "rewards", "values", "crisis_values")
@@ -157,16 +160,11 @@ class ParallelWorldSimulator:
     def __init__(self, world: World, setting: EpisodeSetting | None = None) -> None:
         self.world = world
         self._group = WorldGroup([world], setting or EpisodeSetting(threads=1))
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Names of the entries of a state."""
-        return self._group.market.names
-
-    @property
-    def space(self) -> Any:
-        """Number of actions, or their distribution."""
-        return self._group.form.space
+        self.names = self._group.market.names
+        """names of the entries of a state"""
+        self.form = self._group.form
+        self.space: Any = self.form.space
+        """number of actions, or their distribution"""
 
     def reset(self, *, seed: int | None = None) -> tuple[NDArray[np.float32], dict[str, Any]]:
         """Begin an episode, whose number is the seed."""
@@ -205,11 +203,8 @@ class ParallelWorldOrchestrator:
     ) -> None:
         self.patterns, self.seed, self.users = patterns, seed, users
         self.natural = default_distribution(patterns)
-        self.mix: dict[WorldType, float] = dict(self.natural)
-        if world_types_distribution is not None:
-            create_world_variants(patterns, 1, world_types_distribution, seed=seed)  # raises for an impossible mix
-            total = sum(world_types_distribution.values())
-            self.mix = {WorldType(k): share / total for k, share in world_types_distribution.items() if share > 0.0}
+        wanted = type_distribution(patterns, world_types_distribution)
+        self.mix = {kind: share for kind, share in wanted.items() if share > 0.0 or world_types_distribution is None}
         self.rule, self.rule_fitted = WorldRule(), False
         self.given_multiplier: float | None = None
         self.generation = 0
@@ -248,17 +243,8 @@ class ParallelWorldOrchestrator:
         How these combine is fitted to what worlds brought (`fit_world_weights`); before, each counts in proportion.
         """
         contexts = [world_context(world) for world in worlds]
-        weights = normalize_weights([combine_weights(self.world_factors(c), self.rule) for c in contexts])
+        weights = self.rule.weights(contexts, value_multiplier=self.value_multiplier())
         return {world.index: float(weight) for world, weight in zip(worlds, weights, strict=True)}
-
-    def world_factors(self, context: Mapping[str, float]) -> dict[str, float]:
-        """Return the four factors of a world, each 1 where the property is absent."""
-        return {
-            "crisis_share": 1.0 + context["crisis_share"] * (self.value_multiplier() - 1.0),
-            "competition": weight_by_competition_level(context),
-            "behavioural_health": 1.0 + context["behavioural_health"],
-            "ios_share": 1.0 + context["ios_share"],
-        }
 
     def fit_world_weights(self, experiences: Iterable[EpisodeExperience]) -> WorldRule:
         """Fit how the factors of worlds combine to the value that each brought, and use that from now on.
@@ -335,18 +321,6 @@ def weight_by_competition_level(context: Mapping[str, float]) -> float:
     return 1.0 + context["competition"]
 
 
-def combine_weights(factors: Mapping[str, float], rule: WorldRule) -> float:
-    """Return the product of the factors of a world, each to the exponent of the rule."""
-    powers = [factors[name] ** power for name, power in zip(WORLD_FACTORS, rule.exponents, strict=True)]
-    return float(np.prod(powers))
-
-
-def normalize_weights(weights: Sequence[float]) -> NDArray[np.float64]:
-    """Return weights that add up to 1."""
-    values = np.asarray(weights, np.float64)
-    return np.asarray(values / values.sum())
-
-
 class MonteCarloSimulator:
     """N worlds drawn from patterns (None: those of a sample export), and the experiences made in them.
 
@@ -371,12 +345,10 @@ class MonteCarloSimulator:
         cluster: RayCluster | None = None,
     ) -> None:
         together = n_worlds if max_concurrent_worlds is None else max_concurrent_worlds
-        sizes = {"n_worlds": n_worlds, "max_concurrent_worlds": together}
-        for name, value in (sizes | {"experience_buffer_size": experience_buffer_size}).items():
-            if value < 1:
-                raise ConfigError(f"{name} is {value}: give at least 1")
-        if not deadline > 0:
-            raise ConfigError(f"deadline is {deadline}: give a number of seconds above 0")
+        if (max_concurrent_worlds is not None and max_concurrent_worlds < 1) or not deadline > 0:
+            raise ConfigError(
+                f"max_concurrent_worlds is {together} and deadline is {deadline}: give at least 1, and seconds above 0"
+            )
         source = load_patterns() if patterns is None else patterns
         self.orchestrator = ParallelWorldOrchestrator(source, world_types_distribution, seed=seed)
         self.max_concurrent_worlds, self.deadline, self._cluster = together, deadline, cluster
@@ -390,31 +362,20 @@ class MonteCarloSimulator:
         """number of worlds that are being simulated at this moment"""
         self._most_in_flight = 0
         self._groups: dict[tuple[int, ...], WorldGroup] = {}
-        self._buffer: ExperienceBuffer | None = None
-        self._make_buffer = partial(
-            ExperienceBuffer, experience_buffer_size, target_share=target_share, population=population, seed=seed
-        )
+        first = self.world(0)
+        self.buffer = ExperienceBuffer(
+            experience_buffer_size, len(first.names), first.form.shape, first.form.dtype,
+            target_share=target_share, population=population, seed=seed,
+        )  # fmt: skip
+        """the stored experiences"""
 
     @property
     def world_types_distribution(self) -> dict[str, float]:
         """The mix of types that worlds are drawn from."""
         return {kind.value: share for kind, share in self.orchestrator.mix.items()}
 
-    @property
-    def buffer(self) -> ExperienceBuffer:
-        """The stored experiences."""
-        if self._buffer is None:
-            raise ContractError("there are no experiences yet: run a batch of episodes first")
-        return self._buffer
-
-    @property
-    def buffer_shape(self) -> dict[str, Any]:
-        """What a buffer has to be made with to hold the stored experiences."""
-        shape, dtype = self.buffer.actions
-        return {"features": self.buffer.memory.obs_shape[0], "action_shape": list(shape), "action_dtype": dtype}
-
     async def run_episode_batch(
-        self, agent: Any, batch_size: int | None = None, *, focus: ActorWrapper | None = None
+        self, agent: Any, batch_size: int | None = None, *, focus: Focus | None = None
     ) -> EpisodeBatch:
         """Run `batch_size` episodes (by default one per world), spread evenly over all worlds.
 
@@ -494,22 +455,11 @@ class MonteCarloSimulator:
         totals = [group.market.parameters.auctions.sum(axis=1) for group in self._groups.values()]
         return float(np.concatenate(totals).mean()) if totals else 0.0
 
-    def remember(self, experiences: Iterable[EpisodeExperience]) -> None:
-        """Store experiences in the buffer."""
-        episodes = list(experiences)
-        if not episodes:
-            return
-        if self._buffer is None:
-            head = episodes[0]
-            dtype = "int16" if head.actions.dtype.kind in "iu" else "float32"
-            self._buffer = self._make_buffer(head.states.shape[1], head.actions.shape[1:], dtype)
-        self._buffer.add_experiences(episodes)
-
     def aggregate_experiences(self, experiences: Iterable[EpisodeExperience]) -> dict[str, Any]:
         """Store experiences in the buffer and return their totals, means, breakdown and training batch."""
         episodes = list(experiences)
         summary = aggregate_experiences(episodes)
-        self.remember(episodes)
+        self.buffer.add_experiences(episodes)
         self.orchestrator.fit_world_weights(episodes)
         return summary
 
@@ -546,10 +496,7 @@ class MonteCarloSimulator:
 
     def restore(self, values: Mapping[str, Any], buffer: Mapping[str, Array]) -> None:
         """Continue from a checkpoint: its counters, its mix of worlds, and the arrays of its buffer."""
-        self._buffer = self._make_buffer(
-            int(values["features"]), tuple(values["action_shape"]), str(values["action_dtype"])
-        )
-        self._buffer.load_state(buffer)
+        self.buffer.load_state(buffer)
         self.episodes = int(values["episodes"])
         self.failures = {int(world): int(count) for world, count in values["failed"].items()}
         self.orchestrator.restore(values)

@@ -22,10 +22,9 @@ import asyncio
 import inspect
 import json
 import threading
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -69,13 +68,6 @@ class Actor(Protocol):
         """Return actions (W, …) for states (W, F)."""
 
 
-class ActorWrapper(Protocol):
-    """Something that acts instead of the agent in some worlds."""
-
-    def wrap(self, actor: Actor) -> Actor:
-        """Return an actor that asks the given one, or acts itself."""
-
-
 def action_function(agent: Any) -> Callable[[Any], Any]:
     """Return the agent's function from a state to an action."""
     for name in ACTION_METHODS:
@@ -90,10 +82,7 @@ def make_actor(agent: Any) -> Actor:
     model = agent if isinstance(agent, Model) else getattr(agent, "model", None)
     if isinstance(model, Model):
         return ModelActor(model)
-    if callable(getattr(agent, "act_many", None)):
-        return _CalledActor(partial(_act_at_once, agent))
-    act = action_function(agent)
-    return _CalledActor(partial(_act_together if inspect.iscoroutinefunction(act) else _act_one_by_one, act))
+    return _CalledActor(agent)
 
 
 class ModelActor:
@@ -133,33 +122,24 @@ class ModelActor:
 class _CalledActor:
     """An agent that is not a model of this library; nothing has to be prepared for an episode."""
 
-    def __init__(self, call: Callable[[NDArray[np.float32]], Awaitable[Array]]) -> None:
-        self._call = call
+    def __init__(self, agent: Any) -> None:
+        self._many: Callable[[Any], Any] | None = getattr(agent, "act_many", None)
+        self._act: Callable[[Any], Any] = self._many or action_function(agent)
+        self._instant = getattr(agent, "instant", False)
 
     def begin_episode(self, worlds: Sequence[int], lap: int, steps: int) -> None:
         """Do nothing."""
 
     async def act(self, states: NDArray[np.float32], step: int) -> Array:
-        return await self._call(states)
-
-
-async def _act_at_once(agent: Any, states: NDArray[np.float32]) -> Array:
-    """Call `act_many` once for all worlds."""
-    instant = getattr(agent, "instant", False)
-    actions = np.asarray(agent.act_many(states) if instant else await _in_thread(lambda: agent.act_many(states)))
-    if actions.shape[:1] != states.shape[:1]:
-        raise ShapeError(f"act_many gave actions of shape {actions.shape} for {len(states)} states: give one each")
-    return actions
-
-
-async def _act_one_by_one(act: Callable[[Any], Any], states: NDArray[np.float32]) -> Array:
-    """Call a function for one world after the other."""
-    return np.asarray(await _in_thread(lambda: [act(state) for state in states]))
-
-
-async def _act_together(act: Callable[[Any], Any], states: NDArray[np.float32]) -> Array:
-    """Await a coroutine function for all worlds together."""
-    return np.asarray(await asyncio.gather(*(act(state) for state in states)))
+        act = self._act
+        if act is not self._many and inspect.iscoroutinefunction(act):
+            return np.asarray(await asyncio.gather(*(act(state) for state in states)))
+        if act is not self._many:
+            return np.asarray(await _in_thread(lambda: [act(state) for state in states]))
+        actions = np.asarray(act(states) if self._instant else await _in_thread(lambda: act(states)))
+        if actions.shape[:1] != states.shape[:1]:
+            raise ShapeError(f"act_many gave actions of shape {actions.shape} for {len(states)} states: give one each")
+        return actions
 
 
 async def _in_thread(work: Callable[[], Any]) -> Any:

@@ -13,6 +13,7 @@ each world),
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, ClassVar
@@ -92,6 +93,9 @@ class Focus:
     lap alone.
     """
 
+    _actor: Actor
+    _assigned: NDArray[np.int64]
+
     def __init__(self, strategies: Sequence[Strategy], share: float = 0.5, laps: int = 10) -> None:
         if not strategies:
             raise ConfigError("there is no strategy to focus on: give at least one, such as those found robust")
@@ -100,8 +104,22 @@ class Focus:
         self.strategies, self.share, self.laps = tuple(strategies), share, laps
 
     def wrap(self, actor: Actor) -> Actor:
-        """Return the actor with strategies in its place in some worlds."""
-        return _FocusedActor(actor, self)
+        """Return an actor that asks the given one, or lets strategies act."""
+        wrapped = copy.copy(self)
+        wrapped._actor = actor
+        return wrapped
+
+    def begin_episode(self, worlds: Sequence[int], lap: int, steps: int) -> None:
+        self._actor.begin_episode(worlds, lap, steps)
+        self._assigned = self.assigned(worlds, lap)
+
+    async def act(self, states: NDArray[np.float32], step: int) -> Array:
+        actions = np.array(await self._actor.act(states, step))
+        for number, strategy in enumerate(self.strategies):
+            mask = self._assigned == number
+            if mask.any():
+                actions[mask] = strategy.act_many(states[mask])
+        return actions
 
     def assigned(self, worlds: Sequence[int], lap: int) -> NDArray[np.int64]:
         """Return which strategy acts in each world (W,), −1 for the agent itself."""
@@ -110,24 +128,6 @@ class Focus:
         places = np.array([(world * 0.6180339887498949 + lap * 0.7548776662466927) % 1.0 for world in worlds])
         which = (np.asarray(worlds) + lap) % len(self.strategies)
         return np.where(places < share, which, -1)
-
-
-class _FocusedActor:
-    def __init__(self, actor: Actor, focus: Focus) -> None:
-        self._actor, self._focus = actor, focus
-        self._assigned: NDArray[np.int64] = np.empty(0, np.int64)
-
-    def begin_episode(self, worlds: Sequence[int], lap: int, steps: int) -> None:
-        self._actor.begin_episode(worlds, lap, steps)
-        self._assigned = self._focus.assigned(worlds, lap)
-
-    async def act(self, states: NDArray[np.float32], step: int) -> Array:
-        actions = np.array(await self._actor.act(states, step))
-        for number, strategy in enumerate(self._focus.strategies):
-            mask = self._assigned == number
-            if mask.any():
-                actions[mask] = strategy.act_many(states[mask])
-        return actions
 
 
 @dataclass(frozen=True)

@@ -30,9 +30,10 @@ from parallel_agents.core.seeding import Purpose, generator
 from parallel_agents.core.types import Array
 from parallel_agents.market.discovery import Patterns
 from parallel_agents.market.event_types import ExperienceAggregator
-from parallel_agents.market.experiences import EpisodeBatch
+from parallel_agents.market.experiences import EpisodeBatch, summarize
 from parallel_agents.market.montecarlo import EpisodeSetting, MonteCarloSimulator
-from parallel_agents.market.policies import ActorWrapper, PolicyAgent, action_function
+from parallel_agents.market.policies import PolicyAgent, action_function
+from parallel_agents.market.strategies import Focus
 from parallel_agents.replay import Buffer, ImportanceSamplingReplayBuffer
 from parallel_agents.replay.importance_sampler import CRISIS_PARENT, REGULAR_PARENT, ImportanceSampler
 from parallel_agents.replay.importance_weights import correction_effect
@@ -40,6 +41,22 @@ from parallel_agents.tracking.callbacks import Callback, CallbackList
 
 _KEPT_CHECKPOINTS = 3
 _MAX_SEED = 2**31
+
+
+def _require_positive(options: Any, *names: str) -> None:
+    for name in names:
+        if getattr(options, name) < 1:
+            raise ConfigError(f"{name} is {getattr(options, name)}: give a whole number of at least 1")
+
+
+def mean_figures(lines: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """Return the mean of every figure over the lines that know it; NaN where none does."""
+    columns: dict[str, list[float]] = {}
+    for line in lines:
+        for name, value in line.items():
+            if value is None or isinstance(value, int | float):
+                columns.setdefault(name, []).extend([] if value is None or math.isnan(value) else [value])
+    return {name: float(np.mean(known)) if known else math.nan for name, known in columns.items()}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,9 +98,7 @@ class ImportanceSamplingTrainingConfiguration:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for name in ("simulation_episodes", "max_steps", "batch_size", "train_interval", "checkpoint_every"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{name} is {getattr(self, name)}: give a whole number of at least 1")
+        _require_positive(self, "simulation_episodes", "max_steps", "batch_size", "train_interval", "checkpoint_every")
         if not self.batch_size <= self.learning_starts <= self.replay_buffer_capacity:
             raise ConfigError(
                 f"learning_starts is {self.learning_starts}: give a number from batch_size ({self.batch_size}) to "
@@ -154,13 +169,7 @@ class ImportanceSamplingTrainingMetrics:
     @classmethod
     def mean(cls, metrics: Sequence[ImportanceSamplingTrainingMetrics]) -> ImportanceSamplingTrainingMetrics:
         """Return the mean of each metric over those that are not NaN."""
-        tables = [each.as_dict() for each in metrics]
-
-        def mean(name: str) -> float:
-            known = [table[name] for table in tables if not math.isnan(table[name])]
-            return sum(known) / len(known) if known else math.nan
-
-        return cls(**{name: mean(name) for name in tables[0]})
+        return cls(**mean_figures([each.as_dict() for each in metrics]))
 
 
 class ImportanceSamplingTraining:
@@ -302,8 +311,11 @@ def integrate_importance_sampling_with_training(
 class AgentTrainer:
     """What all trainers of an agent with `update_policy` share: a history, callbacks and checkpoints of a folder."""
 
-    def __init__(self, folder: Path | None, callbacks: Iterable[Callback]) -> None:
-        self.folder = folder
+    def __init__(
+        self, folder: Path | None, callbacks: Iterable[Callback], options: Mapping[str, Any], changeable: Sequence[str]
+    ) -> None:
+        """options: must be the same when a training is resumed, except for the `changeable` ones."""
+        self.folder, self._options, self._changeable = folder, options, changeable
         self.history: list[dict[str, Any]] = []
         """one line of figures per episode, or per step of a training"""
         self._callbacks = CallbackList(callbacks)
@@ -319,23 +331,19 @@ class AgentTrainer:
         arrays = {f"{part}.{name}": np.asarray(a) for part, state in states.items() for name, a in state.items()}
         name = f"state-{step:06d}.safetensors"
         history = [{n: None if _is_nan(v) else v for n, v in line.items()} for line in self.history]
-        store.commit(Manifest(step, {name: store.write(name, arrays)}, {**values, "history": history}))
+        stored = {**values, "configuration": self._options, "history": history}
+        store.commit(Manifest(step, {name: store.write(name, arrays)}, stored))
         store.rotate(step, _KEPT_CHECKPOINTS)
         store.close()
 
-    def _read_checkpoint(
-        self, agent: Any, config_name: str, config: Mapping[str, Any], changeable: Sequence[str]
-    ) -> tuple[Mapping[str, Any], dict[str, dict[str, Array]]]:
-        """Load history and agent from the newest undamaged checkpoint; return its values and the arrays by part.
-
-        The stored configuration, named `config_name`, must be equal except for the `changeable` options.
-        """
+    def _read_checkpoint(self, agent: Any) -> tuple[Mapping[str, Any], dict[str, dict[str, Array]]]:
+        """Load history and agent from the newest undamaged checkpoint; return its values and the arrays by part."""
         if self.folder is None:
             raise ContractError("there is nothing to resume: create the trainer with the folder of its checkpoints")
         store = Store(self.folder)
         manifest, _ = store.newest_good()
-        stored = manifest.values[config_name]
-        changed = [name for name in config if name not in changeable and stored.get(name) != config[name]]
+        stored, fixed = manifest.values.get("configuration", {}), set(self._options) - set(self._changeable)
+        changed = sorted(name for name in fixed if stored.get(name) != self._options[name])
         if changed:
             raise CheckpointError(
                 f"the stored training had another {', '.join(changed)}: resume with the same configuration"
@@ -393,7 +401,8 @@ class ImportanceSamplingTrainingOrchestrator(AgentTrainer):
         folder: Path | None = None,
         callbacks: Iterable[Callback] = (),
     ) -> None:
-        super().__init__(folder, callbacks)
+        changeable = ("simulation_episodes", "checkpoint_every")  # a training may be made longer
+        super().__init__(folder, callbacks, configuration.as_dict(), changeable)
         self.configuration = configuration
         self.training: ImportanceSamplingTraining | None = None
 
@@ -416,8 +425,7 @@ class ImportanceSamplingTrainingOrchestrator(AgentTrainer):
     def resume(self, agent: PolicyAgent, environment: EpisodeEnvironment) -> dict[str, Any]:
         """Continue from the newest undamaged checkpoint to the end, and return the summary."""
         training = self._training(agent, environment)
-        changeable = ("simulation_episodes", "checkpoint_every")  # a training may be made longer
-        values, parts = self._read_checkpoint(agent, "configuration", self.configuration.as_dict(), changeable)
+        values, parts = self._read_checkpoint(agent)
         training.memory.load_state(parts["buffer"])
         training.memory.sampler.load_state(parts["sampler"])
         training.aggregator.load_state(parts["judge"])
@@ -433,19 +441,16 @@ class ImportanceSamplingTrainingOrchestrator(AgentTrainer):
                 "sampler": training.memory.sampler.state(),
                 "judge": training.aggregator.state(),
             }
-            counters = {"judged": training.judged, "right": training.right}
-            self._write_checkpoint(training.agent, parts, {"configuration": self.configuration.as_dict(), **counters})
+            self._write_checkpoint(training.agent, parts, {"judged": training.judged, "right": training.right})
 
     def summary(self) -> dict[str, Any]:
         """Return means over all episodes, and the correlation of the crisis share of batches with the reward."""
         trained = [line for line in self.history if line["updates"]]
-        names = [name for name in (trained[0] if trained else {}) if name not in ("episode", "steps", "updates")]
-        columns = {name: [line[name] for line in trained if line[name] is not None] for name in names}
         ratios, rewards = ([line[name] for line in trained] for name in ("crisis_parent_ratio_in_batch", "reward"))
         return {
             "episodes": len(self.history),
             "updates": sum(line["updates"] for line in self.history),
-            **{name: float(np.nanmean(values)) for name, values in columns.items() if not np.isnan(values).all()},
+            **_known_means(trained, "episode", "steps", "updates"),
             "mean_reward": float(np.mean([line["reward"] for line in self.history])) if self.history else None,
             "correlation_with_performance": _correlation(ratios, rewards),
         }
@@ -515,6 +520,11 @@ def create_importance_sampling_trainer(
     return ImportanceSamplingTrainingOrchestrator(configuration, folder=folder, callbacks=callbacks)
 
 
+def _known_means(lines: Sequence[Mapping[str, Any]], *left_out: str) -> dict[str, float]:
+    """Return the means of the figures that any line knows, without some of them."""
+    return {n: mean for n, mean in mean_figures(lines).items() if n not in left_out and not math.isnan(mean)}
+
+
 def _correlation(first: Sequence[float], second: Sequence[float]) -> float | None:
     """Return Pearson's correlation of two series, or None where one of them is constant or shorter than 3."""
     a, b = np.array(first, np.float64), np.array(second, np.float64)
@@ -557,9 +567,7 @@ class MonteCarloTrainingConfig:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for name in ("batch_size", "update_rows", "updates_per_step", "checkpoint_every"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{name} is {getattr(self, name)}: give at least 1")
+        _require_positive(self, "batch_size", "update_rows", "updates_per_step", "checkpoint_every")
         if self.adapt_every < 0:
             raise ConfigError(f"adapt_every is {self.adapt_every}: give 0 or more")
         if not 0.0 <= self.importance_sampling_ratio < 1.0:
@@ -588,8 +596,8 @@ class MonteCarloTrainingOrchestrator(AgentTrainer):
         folder: Path | None = None,
         callbacks: Iterable[Callback] = (),
     ) -> None:
-        super().__init__(folder, callbacks)
         self.config = c = config or MonteCarloTrainingConfig()
+        super().__init__(folder, callbacks, asdict(c), ("checkpoint_every",))
         population = None
         if c.crisis_parent_frequency is not None:
             population = {CRISIS_PARENT: c.crisis_parent_frequency, REGULAR_PARENT: 1.0 - c.crisis_parent_frequency}
@@ -613,7 +621,7 @@ class MonteCarloTrainingOrchestrator(AgentTrainer):
         return self._draw()
 
     async def train_agent_with_monte_carlo(
-        self, agent: PolicyAgent, n_steps: int = 1000, *, focus: ActorWrapper | None = None
+        self, agent: PolicyAgent, n_steps: int = 1000, *, focus: Focus | None = None
     ) -> dict[str, Any]:
         """Train until `n_steps` steps are done, those before a resume included, and return the summary.
 
@@ -625,21 +633,19 @@ class MonteCarloTrainingOrchestrator(AgentTrainer):
                 await self._step(agent, len(self.history) + 1, n_steps, focus)
         return self.summary()
 
-    async def resume(
-        self, agent: PolicyAgent, n_steps: int = 1000, *, focus: ActorWrapper | None = None
-    ) -> dict[str, Any]:
+    async def resume(self, agent: PolicyAgent, n_steps: int = 1000, *, focus: Focus | None = None) -> dict[str, Any]:
         """Continue from the newest undamaged checkpoint until `n_steps` steps are done, and return the summary."""
-        values, parts = self._read_checkpoint(agent, "config", asdict(self.config), ("checkpoint_every",))
+        values, parts = self._read_checkpoint(agent)
         self.simulator.restore(values, parts["buffer"])
         return await self.train_agent_with_monte_carlo(agent, n_steps, focus=focus)
 
-    async def _step(self, agent: PolicyAgent, number: int, n_steps: int, focus: ActorWrapper | None) -> None:
+    async def _step(self, agent: PolicyAgent, number: int, n_steps: int, focus: Focus | None) -> None:
         """Simulate a batch, update the agent, and adapt the worlds and write a checkpoint where it is time for it."""
         if hasattr(agent, "start_epoch_action"):
             agent.start_epoch_action(epoch=number)
         batch = await self._simulate(agent, focus)
         metrics = [agent.update_policy(self._draw()) for _ in range(self.config.updates_per_step)]
-        line = {"step": float(number), **self._batch_figures(batch), **_mean_metrics(metrics)}
+        line = {"step": float(number), **self._batch_figures(batch), **mean_figures(metrics)}
         self.history.append(line)
         self._callbacks.on_event("monte_carlo", line)
         if self.config.adapt_every and number % self.config.adapt_every == 0:
@@ -648,10 +654,10 @@ class MonteCarloTrainingOrchestrator(AgentTrainer):
         if number % self.config.checkpoint_every == 0 or number == n_steps:
             self.save(agent)
 
-    async def _simulate(self, agent: Any, focus: ActorWrapper | None = None) -> EpisodeBatch:
+    async def _simulate(self, agent: Any, focus: Focus | None = None) -> EpisodeBatch:
         batch = await self.simulator.run_episode_batch(agent, self.config.batch_size, focus=focus)
         self.simulator.require_success(batch)
-        self.simulator.remember(batch)
+        self.simulator.buffer.add_experiences(batch)
         return batch
 
     def _draw(self) -> dict[str, Array]:
@@ -662,13 +668,11 @@ class MonteCarloTrainingOrchestrator(AgentTrainer):
         orchestrator = self.simulator.orchestrator
         orchestrator.fit_world_weights(batch)
         world_weights = orchestrator.calculate_world_weights(self.simulator.worlds)
-        rewards = np.array([e.total_reward for e in batch])
-        natural = np.array([e.importance_weight for e in batch])
-        revenue = sum(e.revenue for e in batch)
+        rewards, figures = [e.total_reward for e in batch], summarize(batch.experiences)
         return {
-            "mean_reward": float(np.average(rewards, weights=natural)),
+            "mean_reward": figures["weighted_reward"],
             "important_reward": float(np.average(rewards, weights=[world_weights[e.world] for e in batch])),
-            "crisis_revenue_share": sum(e.crisis_parent_revenue for e in batch) / revenue if revenue > 0 else 0.0,
+            "crisis_revenue_share": figures["crisis_revenue_share"],
             "episodes_per_second": batch.episodes_per_second,
             "failures": float(len(batch.failures)),
             "world_rule_fitted": float(orchestrator.rule_fitted),
@@ -677,13 +681,11 @@ class MonteCarloTrainingOrchestrator(AgentTrainer):
     def summary(self) -> dict[str, Any]:
         """Return the numbers of steps, episodes and failures, and the means over the last tenth of the steps."""
         tail = self.history[-max(1, len(self.history) // 10) :]
-        names = sorted({name for line in tail for name in line} - {"step", "failures"})
-        columns = {name: [line[name] for line in tail if line.get(name) is not None] for name in names}
         return {
+            **_known_means(tail, "step"),
             "steps": len(self.history),
             "episodes": self.simulator.episodes,
             "failures": dict(self.simulator.failures),
-            **{name: float(np.mean(values)) for name, values in columns.items() if values},
             "adaptations": self.simulator.orchestrator.history,
         }
 
@@ -691,19 +693,11 @@ class MonteCarloTrainingOrchestrator(AgentTrainer):
         """Write a checkpoint, if there is a folder for it."""
         simulator, orchestrator = self.simulator, self.simulator.orchestrator
         values = {
-            "config": asdict(self.config),
             "episodes": simulator.episodes,
             "failed": {str(world): count for world, count in simulator.failures.items()},
             "generation": orchestrator.generation,
             "mix": simulator.world_types_distribution,
             "adaptations": orchestrator.history,
             "world_rule": orchestrator.rule.exponents,
-            **simulator.buffer_shape,
         }
         self._write_checkpoint(agent, {"buffer": simulator.buffer.state()}, values)
-
-
-def _mean_metrics(metrics: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    """Return the mean of every plain number that the updates report."""
-    names = [n for n, v in metrics[0].items() if isinstance(v, int | float)] if metrics else []
-    return {name: float(np.mean([m[name] for m in metrics if name in m])) for name in names}

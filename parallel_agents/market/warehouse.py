@@ -26,7 +26,7 @@ import numpy as np
 from parallel_agents.core.errors import ConfigError, ContractError, CorruptCheckpoint, RunError
 from parallel_agents.core.files import open_folder, remove_unfinished, write_atomically
 from parallel_agents.core.types import Array, RoundStats
-from parallel_agents.market.database import connect, load_duckdb, load_pyarrow, path_list
+from parallel_agents.market.database import connect, explained, load_pyarrow, path_list
 from parallel_agents.market.experiences import EpisodeExperience
 from parallel_agents.tracking.callbacks import BaseCallback
 
@@ -117,22 +117,22 @@ class Warehouse(Sink):
         _checked_name(batch_id)
         note: dict[str, Any] = {}
         for name in TABLES:
-            buffer = io.BytesIO()
-            _pyarrow().parquet.write_table(
-                tables[name], buffer, compression="zstd", use_dictionary=["batch"], use_byte_stream_split=False
-            )
-            data = buffer.getvalue()
-            write_atomically(self._parquet(name, batch_id), [data], root=self.folder)
+            data = self._write(name, batch_id, tables[name], use_dictionary=["batch"], use_byte_stream_split=False)
             note[name] = {"rows": tables[name].num_rows, "sha256": hashlib.sha256(data).hexdigest()}
         write_atomically(self._note(batch_id), [json.dumps(note).encode()], root=self.folder)
 
     def log_sampling(self, run_id: str, rows: Sequence[Mapping[str, float]]) -> None:
         """Store the figures of importance sampling of a run, in place of those stored before."""
-        buffer = io.BytesIO()
         columns: dict[str, list[Any]] = {"run": [_checked_name(run_id)] * len(rows)}
         columns |= {name: [row[name] for row in rows] for name in (rows[0] if rows else ())}
-        _pyarrow().parquet.write_table(_pyarrow().table(columns), buffer, compression="zstd")
-        write_atomically(self._parquet(SAMPLING, run_id), [buffer.getvalue()], root=self.folder)
+        self._write(SAMPLING, run_id, _pyarrow().table(columns))
+
+    def _write(self, name: str, batch_id: str, table: Any, **options: Any) -> bytes:
+        """Write a table to its Parquet file, and return the bytes."""
+        buffer = io.BytesIO()
+        _pyarrow().parquet.write_table(table, buffer, compression="zstd", **options)
+        write_atomically(self._parquet(name, batch_id), [buffer.getvalue()], root=self.folder)
+        return buffer.getvalue()
 
     def tables(self, batch_id: str) -> dict[str, Any]:
         """Return a stored batch as tables."""
@@ -153,10 +153,8 @@ class Warehouse(Sink):
             for table, table_paths in paths.items():
                 source = f"read_parquet({path_list(table_paths)}, hive_partitioning = false)"
                 connection.execute(f"CREATE VIEW {table} AS SELECT * FROM {source}")
-            try:
+            with explained("the query failed: {}"):
                 return dict(connection.execute(sql, list(parameters)).fetchnumpy())
-            except load_duckdb().Error as error:
-                raise ConfigError(f"the query failed: {str(error).partition(chr(10))[0]}") from error
 
     def verify(self) -> int:
         """Compare the bytes of every batch with their checksums; return the number of rows of steps."""

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum, IntEnum
+from typing import NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,6 +43,10 @@ class WorldType(Enum):
     BUDGET_CONSCIOUS = "budget_conscious"
     IMPULSE_BUYER = "impulse_buyer"
     LUXURY_SEEKER = "luxury_seeker"
+
+    @classmethod
+    def _missing_(cls, value: object) -> NoReturn:
+        raise ConfigError(f"world type {value!r} is unknown: give one of {', '.join(kind.value for kind in cls)}")
 
 
 class Part(IntEnum):
@@ -436,17 +441,14 @@ def share_intervals(patterns: Patterns) -> dict[WorldType, tuple[float, float]]:
     return intervals
 
 
-def _distribution(patterns: Patterns, requested: Mapping[WorldType | str, float] | None) -> dict[WorldType, float]:
+def type_distribution(patterns: Patterns, requested: Mapping[WorldType | str, float] | None) -> dict[WorldType, float]:
     """Return the requested mix of types, checked and normalized, or that of the data."""
     available = identified_types(patterns)
     if requested is None:
         return default_distribution(patterns)
     shares: dict[WorldType, float] = {}
     for name, share in requested.items():
-        try:
-            kind = WorldType(name)
-        except ValueError:
-            raise ConfigError(f"world type {name!r} is unknown: give one of {[k.value for k in WorldType]}") from None
+        kind = WorldType(name)
         if kind not in available:
             raise ConfigError(
                 f"world type {kind.value!r} is not identified: no period differs along {_REGIONS[kind][0]!r}; "
@@ -474,7 +476,7 @@ def create_world_variants(
         raise ConfigError(f"n_worlds {n_worlds} is too few: give at least 1")
     if not 0 < users[0] <= users[1]:
         raise ConfigError(f"users {users} is not a range of population sizes: give (least, most), both positive")
-    mix = _distribution(patterns, world_types_distribution)
+    mix = type_distribution(patterns, world_types_distribution)
     kinds, edges = list(mix), np.cumsum(list(mix.values()))
     worlds = []
     for i in range(n_worlds):

@@ -52,6 +52,7 @@ class ImportanceSamplingReplayBuffer(Lockable):
     ((8, 2), True)
 
     action_dtype: how actions are stored; whole numbers are returned as int64, others in this type.
+    columns: names and types of further numbers of a row.
     """
 
     def __init__(
@@ -63,6 +64,7 @@ class ImportanceSamplingReplayBuffer(Lockable):
         action_shape: tuple[int, ...] = (),
         action_dtype: str = "int16",
         metadata_rows: int = 10_000,
+        columns: Sequence[tuple[str, str]] = (),
     ) -> None:
         if capacity < 1 or metadata_rows < 0:
             raise ConfigError(
@@ -72,7 +74,7 @@ class ImportanceSamplingReplayBuffer(Lockable):
         self.obs_shape = (obs_shape,) if isinstance(obs_shape, int) else tuple(obs_shape)
         self.sampler = ImportanceSampler() if importance_sampler is None else importance_sampler
         self.index = self.sampler.make_index(capacity)
-        self._action_shape, self._stored_action_dtype = action_shape, action_dtype
+        self._action_shape, self._stored_action_dtype, self._extra = action_shape, action_dtype, tuple(columns)
         self._ring = self._empty_ring()
         self._action_dtype = np.dtype(np.int64) if np.dtype(action_dtype).kind in "iu" else np.dtype(action_dtype)
         self._metadata: dict[int, str] = {}
@@ -87,6 +89,7 @@ class ImportanceSamplingReplayBuffer(Lockable):
             ("values", "f4"),
             ("actions", self._stored_action_dtype, self._action_shape),
             ("dones", "?"),
+            *self._extra,
         ]
         return TransitionRing(self.capacity, math.prod(self.obs_shape), columns)
 
@@ -102,13 +105,15 @@ class ImportanceSamplingReplayBuffer(Lockable):
         event_type: str,
         value: float,
         metadata: Mapping[str, Any] | None = None,
+        **extra: Any,
     ) -> int:
-        """Store one transition and return its index."""
+        """Store one transition, with the numbers of further columns, and return its index."""
         columns = {
             "actions": _one_action(action, self._ring.columns["actions"]),
             "rewards": _one_number("reward", reward),
             "values": _one_number("value", value),
             "dones": bool(done),
+            **extra,
         }
         states = _one_state("state", state, self.obs_shape)
         next_states = _one_state("next_state", next_state, self.obs_shape)
@@ -131,8 +136,12 @@ class ImportanceSamplingReplayBuffer(Lockable):
         event_types: str | Sequence[str],
         values: ArrayLike,
         metadata: Sequence[Mapping[str, Any] | None] | None = None,
+        **extra: ArrayLike,
     ) -> Ints:
-        """Store n transitions in this order and return their indices (n,). A single event type is that of all."""
+        """Store n transitions in this order and return their indices (n,). A single event type is that of all.
+
+        extra: further columns (n,), by name.
+        """
         rows = _state_rows("states", states, self.obs_shape)
         columns = {
             "next_states": _state_rows("next_states", next_states, self.obs_shape),
@@ -140,6 +149,7 @@ class ImportanceSamplingReplayBuffer(Lockable):
             "rewards": _finite("rewards", rewards),
             "values": _finite("values", values),
             "dones": np.asarray(dones, np.bool_),
+            **{name: np.asarray(extra[name], kind) for name, kind in self._extra},
         }
         classes, count = self.sampler.class_ids(event_types), len(rows)
         if isinstance(event_types, str):
@@ -225,6 +235,7 @@ class ImportanceSamplingReplayBuffer(Lockable):
             "rewards": records["rewards"].copy(),
             "next_states": next_states.reshape(shape),
             "dones": records["dones"].copy(),
+            **{name: records[name].copy() for name, _ in self._extra},
         }
         return batch, indices
 

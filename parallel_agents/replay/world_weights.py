@@ -47,10 +47,19 @@ class WorldRule:
 
     def weights(self, worlds: Sequence[Mapping[str, float]], *, value_multiplier: float) -> Floats:
         """Return weights (W,) of the worlds, adding up to 1."""
-        logs = _log_factors(worlds, value_multiplier) @ np.array(self.exponents)
-        weights: Floats = np.exp(logs - logs.max())
-        weights /= weights.sum()
-        return weights
+        return normalize_weights(combine_weights(_log_factors(worlds, value_multiplier), self))
+
+
+def combine_weights(log_factors: ArrayLike, rule: WorldRule) -> Floats:
+    """Return the products (W,) of factors, given as logarithms (W, F), to the exponents of a rule; the largest is 1."""
+    logs = np.asarray(log_factors, np.float64) @ np.array(rule.exponents)
+    return np.asarray(np.exp(logs - logs.max()))
+
+
+def normalize_weights(weights: ArrayLike) -> Floats:
+    """Return weights that add up to 1."""
+    values = np.asarray(weights, np.float64)
+    return np.asarray(values / values.sum())
 
 
 def fit_world_rule(worlds: Sequence[Mapping[str, float]], outcomes: ArrayLike, *, value_multiplier: float) -> WorldRule:

@@ -86,7 +86,7 @@ def test_a_loaded_buffer_draws_like_the_stored_one():
         buffer.add_experience(episode(99))
     for a, b in zip(one.sample_batch(32).values(), other.sample_batch(32).values(), strict=True):
         np.testing.assert_array_equal(a, b)
-    with pytest.raises(CheckpointError, match="the stored buffer holds 200 rows, this one 100"):
+    with pytest.raises(CheckpointError, match=r"have shape \(200, 4\): this buffer needs \(100, 4\)"):
         ExperienceBuffer(100, 4).load_state(one.state())
 
 
@@ -100,8 +100,8 @@ def test_invalid_episodes_are_refused_before_any_is_stored():
     buffer = ExperienceBuffer(100, 4)
     good, short = episode(0), episode(1)
     for change, error, text in (
-        ({"states": short.states[:-1]}, ShapeError, r"states of shape \(20, 4\): \(21, 4\) is needed"),
-        ({"actions": np.zeros((20, 2))}, ShapeError, "actions of shape"),
+        ({"states": short.states[:-1]}, ShapeError, "39 states and actions of shape"),
+        ({"values": short.values[:-1]}, ShapeError, "40 states and values of shape"),
         ({"rewards": np.full(20, np.nan, np.float32)}, NonFiniteError, "rewards hold NaN"),
         ({"states": np.full((21, 4), np.inf, np.float32)}, NonFiniteError, "states hold NaN"),
     ):

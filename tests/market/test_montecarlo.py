@@ -18,13 +18,11 @@ from parallel_agents.market.montecarlo import (
     EpisodeSetting,
     MonteCarloSimulator,
     ParallelWorldSimulator,
-    combine_weights,
-    normalize_weights,
     weight_by_competition_level,
 )
 from parallel_agents.market.policies import ExternalUpdateAgent
 from parallel_agents.market.worlds import share_intervals
-from parallel_agents.replay.world_weights import WorldRule
+from parallel_agents.replay.world_weights import WorldRule, combine_weights, normalize_weights
 
 SHORT = EpisodeSetting(steps=6, auctions_per_step=20.0, threads=1)
 
@@ -283,15 +281,15 @@ def test_the_documents_names_weigh_and_order_a_training_batch(patterns):
     assert sorted(order.tolist()) == list(range(72))
     assert len(again) == 5
     assert normalize_weights([1.0, 3.0]).tolist() == [0.25, 0.75]
-    factors = simulation.orchestrator.world_factors(batch.experiences[0].context)
-    assert combine_weights(factors, WorldRule()) == pytest.approx(np.prod(list(factors.values())))
+    factors = np.array([[2.0, 3.0, 1.0, 1.5], [1.0, 3.0, 1.0, 1.5]])
+    assert combine_weights(np.log(factors), WorldRule()).tolist() == pytest.approx([1.0, 0.5])  # over the largest
 
 
 def test_invalid_arguments_are_refused(patterns):
     for arguments, text in (
-        ({"n_worlds": 0}, "n_worlds is 0"),
+        ({"n_worlds": 0}, "n_worlds 0 is too few"),
         ({"max_concurrent_worlds": 0}, "max_concurrent_worlds is 0"),
-        ({"experience_buffer_size": 0}, "experience_buffer_size is 0"),
+        ({"experience_buffer_size": 0}, "a buffer of capacity 0"),
         ({"deadline": 0.0}, "deadline is 0.0"),
         ({"world_types_distribution": {"odd": 1.0}}, "world type 'odd' is unknown"),
     ):

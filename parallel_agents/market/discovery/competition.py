@@ -97,15 +97,10 @@ def read_ad_history(export: Export, history: History) -> AdHistory:
     What a row does not say stays unknown: a day without a bid has none, and without an impression share nobody knows
     how many auctions there were. Rows without a position count as the first one.
     """
-    start = f"DATE '{history.first_day}'"
-    ads = export.rows(f"""
-        SELECT datediff('day', {start}, date) AS day, CAST(campaign AS VARCHAR) AS campaign, first(channel) AS channel,
-            coalesce(CAST(creative AS VARCHAR), '(none)') AS creative, coalesce(position, 1) AS position,
-            sum(impressions) AS impressions, sum(coalesce(clicks, 0)) AS clicks, sum(coalesce(cost, 0)) AS cost,
-            avg(bid) AS bid, avg(impression_share) AS share
-        FROM ads WHERE impressions > 0 AND campaign IS NOT NULL
-            AND datediff('day', {start}, date) BETWEEN 0 AND {history.days - 1}
-        GROUP BY ALL ORDER BY ALL""")
+    columns = """first(channel) AS channel, coalesce(CAST(creative AS VARCHAR), '(none)') AS creative,
+        coalesce(position, 1) AS position, sum(impressions) AS impressions, sum(coalesce(clicks, 0)) AS clicks,
+        sum(coalesce(cost, 0)) AS cost, avg(bid) AS bid, avg(impression_share) AS share"""
+    ads = _by_day(export, history, "ads", columns, "impressions > 0 AND campaign IS NOT NULL")
     if not len(ads["day"]):
         raise ConfigError(f"the ads table of {export.source} holds no impression within the days of the events")
     campaigns, campaign = np.unique(ads["campaign"].astype(str), return_inverse=True)
@@ -147,6 +142,14 @@ def read_ad_history(export: Export, history: History) -> AdHistory:
     )
 
 
+def _by_day(export: Export, history: History, table: str, columns: str, condition: str = "true") -> dict[str, Any]:
+    """Return columns of a report, in which figures are aggregated, by day and campaign."""
+    day = f"datediff('day', DATE '{history.first_day}', date)"
+    return export.rows(f"""
+        SELECT {day} AS day, CAST(campaign AS VARCHAR) AS campaign, {columns}
+        FROM {table} WHERE {condition} AND {day} BETWEEN 0 AND {history.days - 1} GROUP BY ALL ORDER BY ALL""")
+
+
 def known(column: Any) -> Floats:
     """Return a column as floats, NaN where it is null."""
     return np.asarray(np.ma.filled(np.ma.asarray(column).astype(np.float64), np.nan))
@@ -174,12 +177,9 @@ def _read_hours(
     held, top = np.zeros(shape), np.zeros(shape)
     if "ads_by_hour" not in export.reports:
         return held, top
-    start = f"DATE '{history.first_day}'"
-    rows = export.rows(f"""
-        SELECT datediff('day', {start}, date) AS day, hour, CAST(campaign AS VARCHAR) AS campaign,
-            sum(impressions) AS impressions, avg(impression_share) AS share, avg(top_impression_share) AS top
-        FROM ads_by_hour WHERE impression_share > 0 AND hour BETWEEN 0 AND 23
-            AND datediff('day', {start}, date) BETWEEN 0 AND {history.days - 1} GROUP BY ALL ORDER BY ALL""")
+    columns = """hour, sum(impressions) AS impressions, avg(impression_share) AS share,
+        avg(top_impression_share) AS top"""
+    rows = _by_day(export, history, "ads_by_hour", columns, "impression_share > 0 AND hour BETWEEN 0 AND 23")
     there = np.isin(rows["campaign"].astype(str), campaigns) & np.isfinite(known(rows["top"]))
     campaign = np.searchsorted(campaigns, rows["campaign"][there].astype(str))
     place = (rows["day"][there].astype(np.int64), rows["hour"][there].astype(np.int64), campaign)
@@ -200,13 +200,9 @@ def _read_insights(
     if "auction_insights" not in export.reports:
         nobody = np.zeros((*auctions.shape, 0))
         return (), nobody, nobody, nobody, auctions
-    start = f"DATE '{history.first_day}'"
-    rows = export.rows(f"""
-        SELECT datediff('day', {start}, date) AS day, CAST(campaign AS VARCHAR) AS campaign,
-            CAST(competitor AS VARCHAR) AS competitor, avg(overlap_rate) AS overlap, avg(position_above_rate) AS above,
-            avg(impression_share) AS share
-        FROM insights WHERE datediff('day', {start}, date) BETWEEN 0 AND {history.days - 1}
-        GROUP BY ALL ORDER BY ALL""")
+    columns = """CAST(competitor AS VARCHAR) AS competitor, avg(overlap_rate) AS overlap,
+        avg(position_above_rate) AS above, avg(impression_share) AS share"""
+    rows = _by_day(export, history, "insights", columns)
     there = np.isin(rows["campaign"].astype(str), campaigns)
     overlap, higher = known(rows["overlap"]), known(rows["above"])
     there &= np.isfinite(overlap) & np.isfinite(higher)

@@ -67,12 +67,14 @@ class Conversion:
     delays: Delays
     rates: Rates
     values: Values
+    observable: Floats  # (C,): the probability that a purchase of the click falls within the time monitored
 
 
 def fit_conversion(history: History, chance: Floats, weights: Floats) -> Conversion:
     """Fit delays, then rates, then values, given the probability (U, K) and corrected weight (U, K) of each class."""
     delays = _fit_delays(history, chance, weights)
-    return Conversion(delays, _fit_rates(history, weights, delays), _fit_values(history, chance, weights))
+    observable = (weights[history.user] * delays.observable).sum(axis=1)
+    return Conversion(delays, _fit_rates(history, weights, delays), _fit_values(history, chance, weights), observable)
 
 
 def _reference_level(names: tuple[str, ...], levels: Ints) -> int:
@@ -201,13 +203,12 @@ def _fit_values(history: History, chance: Floats, weights: Floats) -> Values:
     )
 
 
-def value_of_clicks(history: History, campaign: int, weights: Floats, delays: Delays) -> Estimate:
+def value_of_clicks(history: History, campaign: int, conversion: Conversion) -> Estimate:
     """Return the value of a click of a campaign, purchases not yet seen included."""
     clicks = history.campaign == campaign
-    observable = (weights[history.user] * delays.observable).sum(axis=1)
     return ratio(
         history.per_user(history.worth * clicks),
-        history.per_user(observable * clicks),
+        history.per_user(conversion.observable * clicks),
         "log",
         count=int(clicks.sum()),
         source="purchase value per click of the campaign, corrected for purchases not yet seen",

@@ -78,7 +78,7 @@ def discover(
         notes += _unmatched(history.campaigns, ads.campaigns)
         gap = ads.unknown()
         if gap is None:
-            worth, bought = _click_worth(history, conversion, weights), _bought(history, conversion, weights)
+            worth, bought = _click_worth(history, conversion, weights), _bought(history, conversion)
             fit = fit_competition(ads, history.day_period, history.periods, worth, bought)
             competition, landscape, deviations["price"] = fit.competition, fit.landscape, fit.price
             notes += fit.notes
@@ -96,8 +96,8 @@ def discover(
         events=history.events,
         segments=segments,
         interest_lift=interest_lift(history, weights, rates, dict(zip(order, segments, strict=True))),
-        channels=factors(history, history.channels, history.channel, rates.channel, weights, delays),
-        devices=factors(history, history.devices, history.device[history.user], rates.device, weights, delays),
+        channels=factors(history, history.channels, history.channel, rates.channel, conversion),
+        devices=factors(history, history.devices, history.device[history.user], rates.device, conversion),
         visits=tuple(rates.visit.log_estimate(i, count=visit_counts[i], source=visit_source) for i in range(VISITS)),
         hours=hours,
         weekdays=weekdays,
@@ -212,20 +212,19 @@ def _click_worth(history: History, conversion: Conversion, weights: Floats) -> d
     source = "conversion by hour of the click, shrunk"
     return {
         name: ClickWorth(
-            value_of_clicks(history, j, weights, conversion.delays),
+            value_of_clicks(history, j, conversion),
             tuple(hours.estimate(i, count=float((history.campaign == j).sum()), source=source) for i in (j, count + j)),
         )
         for j, name in enumerate(history.campaigns)
     }
 
 
-def _bought(history: History, conversion: Conversion, weights: Floats) -> Floats:
+def _bought(history: History, conversion: Conversion) -> Floats:
     """Return purchases after paid clicks by period (Q,), those not yet seen included."""
     paid = (history.campaign >= 0).astype(np.float64)
-    observable = (weights[history.user] * conversion.delays.observable).sum(axis=1)
     seen, clicks, could = (
         np.bincount(history.period, paid * column, history.periods)
-        for column in (history.converted, np.ones(len(paid)), observable)
+        for column in (history.converted, np.ones(len(paid)), conversion.observable)
     )
     return np.asarray(seen * clicks / np.maximum(could, 1e-9), np.float64)
 

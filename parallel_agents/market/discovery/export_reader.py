@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from parallel_agents.core.errors import ConfigError
-from parallel_agents.market.database import ATTACHED, connect, identifier, load_duckdb, path_list
+from parallel_agents.market.database import ATTACHED, connect, explained, identifier, path_list
 
 if TYPE_CHECKING:
     import duckdb
@@ -231,7 +231,7 @@ def open_export(source: str | Path | Mapping[str, Any], columns: ColumnMap | Non
     """Open an export directory, a file, a DuckDB database, or Arrow tables under the names of the files."""
     name = "tables in memory" if isinstance(source, Mapping) else str(source)
     chosen = columns or ColumnMap()
-    try:
+    with explained(f"export {name} cannot be read: {{}}; check that its files are complete"):
         connection, tables = _attach(source, chosen)
         if "events" not in tables:
             raise ConfigError(
@@ -250,9 +250,6 @@ def open_export(source: str | Path | Mapping[str, Any], columns: ColumnMap | Non
         reports = frozenset(report for report in REPORTS if report in tables)
         for report in sorted(reports):
             matched[report] = _make_report(connection, report, tables[report], chosen, notes)
-    except load_duckdb().Error as error:
-        cause = str(error).partition("\n")[0]
-        raise ConfigError(f"export {name} cannot be read: {cause}; check that its files are complete") from error
     return Export(connection, name, reports, absent, matched, tuple(notes))
 
 

@@ -6,13 +6,13 @@ Patterns are written to and read from JSON only. A file is checked for size, key
 from __future__ import annotations
 
 import json
-import types
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, fields, is_dataclass
 from pathlib import Path
-from typing import Any, Literal, get_args, get_origin, get_type_hints
+from typing import Any, Literal
 
-from parallel_agents.core.errors import ConfigError, ParallelAgentsError
+from parallel_agents.core.config import build_section
+from parallel_agents.core.errors import ConfigError, NonFiniteError
 from parallel_agents.core.files import write_atomically
 from parallel_agents.market.discovery.estimation import Estimate
 
@@ -21,7 +21,6 @@ Mechanism = Literal["first_price", "second_price", "gsp"]
 CRISIS = "crisis_parent"
 _FORMAT = 2
 _LARGEST = 64 * 2**20
-_LONGEST = 10_000
 
 
 @dataclass(frozen=True)
@@ -164,8 +163,10 @@ class Patterns:
             raise ConfigError(f"patterns are not JSON: {error}; write them with Patterns.to_json") from error
         if not isinstance(data, dict) or data.pop("format", None) != _FORMAT:
             raise ConfigError(f"patterns are not of format {_FORMAT}: discover them again")
-        patterns = _build(cls, data, "patterns")
-        assert isinstance(patterns, Patterns)
+        try:
+            patterns = build_section(cls, data, "patterns")
+        except NonFiniteError as error:
+            raise ConfigError(f"patterns: {error}") from error
         _check_sizes(patterns)
         return patterns
 
@@ -197,42 +198,6 @@ def _walk(value: Any, address: str) -> Iterator[tuple[str, Estimate]]:
     elif isinstance(value, tuple):
         for i, item in enumerate(value):
             yield from _walk(item, f"{address}/{getattr(item, 'name', i)}")
-
-
-def _build(kind: Any, data: Any, where: str) -> Any:
-    """Return a value of a declared type made from JSON data; `where` is its place in the file, for errors."""
-    origin, inner = get_origin(kind), get_args(kind)
-    if kind is float:
-        if isinstance(data, bool) or not isinstance(data, int | float):
-            raise ConfigError(f"{where} is {data!r}: expected a number")
-        return float(data)
-    if kind in (int, str):
-        if isinstance(data, bool) or not isinstance(data, kind):
-            raise ConfigError(f"{where} is {data!r}: expected {kind.__name__}")
-        return data
-    if origin is Literal:
-        if data not in inner:
-            raise ConfigError(f"{where} is {data!r}: expected one of {list(inner)}")
-        return data
-    if origin is types.UnionType:
-        return None if data is None else _build(inner[0], data, where)
-    if origin is tuple:
-        if not isinstance(data, list) or len(data) > _LONGEST:
-            raise ConfigError(f"{where} must be a list of at most {_LONGEST} items")
-        return tuple(_build(inner[0], item, f"{where}[{i}]") for i, item in enumerate(data))
-    if origin is not None:  # Mapping
-        if not isinstance(data, dict) or len(data) > _LONGEST:
-            raise ConfigError(f"{where} must be an object of at most {_LONGEST} keys")
-        return {key: _build(inner[1], item, f"{where}.{key}") for key, item in data.items()}
-    hints = get_type_hints(kind)
-    if not isinstance(data, dict) or set(data) != set(hints):
-        keys = sorted(data) if isinstance(data, dict) else type(data).__name__
-        raise ConfigError(f"{where} must hold exactly {sorted(hints)}: found {keys}")
-    parts = {name: _build(hint, data[name], f"{where}.{name}") for name, hint in hints.items()}
-    try:
-        return kind(**parts)
-    except ParallelAgentsError as error:
-        raise ConfigError(f"{where}: {error}") from error
 
 
 def _check_sizes(patterns: Patterns) -> None:

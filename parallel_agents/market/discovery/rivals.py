@@ -562,12 +562,11 @@ def _fit_days(ads: AdHistory, known: _Rivals) -> _Daily:
     daily, size = [b.days for b in known.bidding.values()], designs[0].shape[1]
     centre = float(np.mean([fit.values.mean() for fit in daily]))
     by_noise = [_DayLevels.of(known, daily, designs, centre, noise) for noise in _OTHER_NOISE]
-    drifts = (_Drift.of(ads.days, *own, known.common) for own in product(_MEMORIES, _STEPS_OF_DRIFT))
-    by_drift = [[levels.fit(drift) for levels in by_noise] for drift in drifts]
-    tried = [one for fits in zip(*by_drift, strict=True) for one in fits]
+    drifts = [_Drift.of(ads.days, *own, known.common) for own in product(_MEMORIES, _STEPS_OF_DRIFT)]
+    tried = [levels.fit(drift) for levels in by_noise for drift in drifts]
     whole, share = Fit.averaged([one.fit for one in tried], [one.log_likelihood for one in tried])
     best = max(tried, key=lambda one: one.log_likelihood)
-    excess = best.data.excess(best.fit.values, _Drift.of(ads.days, best.memory, best.step, known.common))
+    excess = best.data.excess(best.fit.values, best.drift)
     levels, reactions = {}, {}
     for i, (r, b) in enumerate(known.bidding.items()):
         free = max(int(b.met.sum()) - size, 2)
@@ -576,7 +575,7 @@ def _fit_days(ads: AdHistory, known: _Rivals) -> _Daily:
         fit = Fit(own.values, own.covariance * wide)
         found = fit.block(0, np.eye(groups))
         levels[r], reactions[r] = Fit(centre + found.values, found.covariance), fit.block(groups, np.eye(size - groups))
-    steps = np.array([math.log(one.step) for one in tried])
+    steps = np.array([math.log(one.drift.step) for one in tried])
     log_step = float(share @ steps)
     error = math.sqrt(float(share @ (steps - log_step) ** 2))
     source = "daily levels of all rivals: steps of the drift they share"
@@ -632,7 +631,7 @@ class _DayLevels:
         rest = self.yy - float(self.y_side @ inner @ self.y_side) - float(side @ beta)
         log_size = self.log_size - drift.log_size + float(np.linalg.slogdet(inner)[1])
         log_likelihood = 0.5 * (log_size - float(np.linalg.slogdet(info)[1]) - rest)
-        return _DriftFit(self, drift.memory, drift.step, Fit(beta, covariance), log_likelihood)
+        return _DriftFit(self, drift, Fit(beta, covariance), log_likelihood)
 
     def excess(self, beta: Floats, drift: _Drift) -> list[float]:
         """Return by rival the squared distance of its levels from a fit, in units of their errors."""
@@ -645,9 +644,8 @@ class _DayLevels:
 
 
 class _Drift(NamedTuple):
-    """A drift that all rivals share: what it keeps from one day to the next, its steps, and its precision (D, D)."""
+    """A drift that all rivals share: its daily steps, and its precision (D, D)."""
 
-    memory: float
     step: float
     precision: Floats
     log_size: float  # of its covariance
@@ -657,15 +655,14 @@ class _Drift(NamedTuple):
         """Return a drift; `common` (D, D) is the covariance of other errors that the levels of all rivals share."""
         gap = np.abs(np.arange(days)[:, None] - np.arange(days))
         covariance = step**2 / (1.0 - memory**2) * memory**gap + (0.0 if common is None else common)
-        return cls(memory, step, np.linalg.inv(covariance), float(np.linalg.slogdet(covariance)[1]))
+        return cls(step, np.linalg.inv(covariance), float(np.linalg.slogdet(covariance)[1]))
 
 
 class _DriftFit(NamedTuple):
     """Levels of landscapes and reactions of all rivals (M · p), fitted with one drift and one noise of levels."""
 
     data: _DayLevels
-    memory: float
-    step: float
+    drift: _Drift
     fit: Fit
     log_likelihood: float
 

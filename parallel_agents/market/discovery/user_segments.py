@@ -375,11 +375,10 @@ def interest_lift(history: History, weights: Floats, rates: Rates, segments: Map
 
 
 def factors(
-    history: History, names: tuple[str, ...], level: Ints, logs: Fit, weights: Floats, delays: Delays
+    history: History, names: tuple[str, ...], level: Ints, logs: Fit, conversion: Conversion
 ) -> dict[str, Factor]:
     """Return share of clicks, conversion and factor of every channel or device; `level` (C,) indexes `names`."""
     result = {}
-    observable = (weights[history.user] * delays.observable).sum(axis=1)
     for i, name in enumerate(names):
         at_level = (level == i).astype(np.float64)
         clicks, bought = int(at_level.sum()), int(at_level @ history.converted)
@@ -389,7 +388,7 @@ def factors(
             ),
             conversion=ratio(
                 history.per_user(at_level * history.converted),
-                history.per_user(at_level * observable),
+                history.per_user(at_level * conversion.observable),
                 "log",
                 count=bought,
                 source="purchases per click",

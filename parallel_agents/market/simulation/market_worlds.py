@@ -23,12 +23,13 @@ from parallel_agents.core.errors import ActionError, ConfigError, RunError, Shap
 from parallel_agents.core.seeding import Purpose, key
 from parallel_agents.kernels.functions import cospi, exp, log, log1p, sinpi
 from parallel_agents.market.simulation.journeys import Attribution
-from parallel_agents.market.simulation.step import MarketArrays, StepInputs, reset_state, start_helpers, step_all
+from parallel_agents.market.simulation.step import MarketArrays, StepInputs, start_helpers, step_all
 from parallel_agents.market.simulation.world_arrays import (
     Outcome,
     empty_outcome,
     empty_state,
     episode_goals,
+    reset_state,
     stack_worlds,
 )
 from parallel_agents.market.worlds import World
@@ -162,7 +163,7 @@ class MarketWorlds:
             raise ConfigError(f"epoch {epoch} is negative: epochs count from 0")
         if self._stop_helpers is None and self._threads > 1:
             self._stop_helpers = start_helpers(self, self.arrays)
-        reset_state(self.arrays.parameters, self.arrays.state)
+        reset_state(self.parameters, self.state)
         self.last.every[:] = self.total.every[:] = 0.0
         self._draw_goals(epoch)
         self.arrays.inputs.clock[:] = epoch, 0

@@ -105,28 +105,6 @@ class _Rivals(NamedTuple):
     paced: NDArray[np.bool_]  # (M,) whether the rival paces its spending
 
 
-@compiled_once(allocates=True)
-def reset_state(p: Parameters, s: State) -> None:
-    """Set all worlds back to the beginning of an episode; the first pace is the usual bids over their values."""
-    for w in range(len(p.budget)):
-        total = 0.0
-        for j in range(p.usual_bid.shape[1]):
-            total += p.usual_bid[w, j] - log(p.predicted_value[w, j])
-        s.pace[:, w] = total / p.usual_bid.shape[1]
-    for array in (s.spent, s.shift, s.step_spend, s.recent_spend, s.mean_spend, s.total_error, s.last_error):
-        array[:] = 0.0
-    for array in (s.shown, s.clicked, s.alpha):
-        array[:] = 0.0
-    for array in (s.drift, s.recent_bid, s.held):
-        array[:] = 0.0
-    s.visits[:] = 0
-    s.touches[:] = 0
-    s.due[:] = -1
-    s.after[:] = -1
-    s.before[:] = -1
-    s.head[:] = -1
-
-
 @njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
 def _prepare_bidders(p: Parameters, s: State, x: StepInputs, w: int, out: _Bidders) -> None:
     """Fill in rates, qualities and log bids of world w, and move the mean that rivals react to."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,16 +26,10 @@ Ints = NDArray[np.int64]
 MAX_TOUCHES = 8  # clicks kept of a journey: the first one and the latest ones
 _QUANTILE_CELLS = 1024
 _HOURS_PER_DAY = 24.0
-_COPIED = {
-    "users": ("interest",),
-    "competitors": ("participation", "level", "spread", "shade", "response", "pacing"),
-    "market_state": ("channel_factor", "predicted_value"),
-    "creative_variance": ("click_rate", "segment_factor", "position"),
-    "conversion_dynamics": (
-        "base", "device_factor", "visit_factor", "interest_lift",
-        "value_log_mean", "value_log_spread", "delay_hours", "delay_shape",
-    ),
-}  # fmt: skip
+_TYPES = {"visits": np.uint8, "touches": np.uint8, "touch": np.int16} | dict.fromkeys(
+    ("due", "after", "before", "head"), np.int32
+)
+"""Types of the arrays of `State` that are not float64; in those of int32, -1 stands for nothing."""
 _SAME_NAMES = ("segments", "devices", "campaigns", "creatives", "rivals")  # equal in all worlds of a batch
 _POSITIVE = {
     "users": ("share", "activity"),
@@ -155,44 +149,40 @@ def stack_worlds(
     _check_worlds(worlds)
     step_hours = _HOURS_PER_DAY / decisions_per_day
     drawn = [_Population(world, steps, step_hours, auctions_per_step, seed) for world in worlds]
-    reserve, share, usual_bid, volatility = (
-        _stacked(worlds, "market_state", name) for name in ("reserve", "campaign_share", "usual_bid", "volatility")
-    )
+    parts = ((part, vars(getattr(worlds[0], part))) for part in _POSITIVE | _NOT_NEGATIVE)
+    own = {name: _stacked(worlds, part, name) for part, names in parts for name in names if name in Parameters._fields}
     hour = np.array([p.hour for p in drawn])
     of_day = (hour % _HOURS_PER_DAY).astype(np.int64)
     row = np.arange(len(worlds))[:, None]
-    copied = {name: _stacked(worlds, part, name) for part, names in _COPIED.items() for name in names}
-    return Parameters(
-        world=np.array([w.index for w in worlds], np.uint64),
-        first=np.concatenate([[0], np.cumsum([w.users.count for w in worlds])]),
-        user_segment=np.concatenate([p.segment for p in drawn]).astype(np.uint8),
-        user_device=np.concatenate([p.device for p in drawn]).astype(np.uint8),
-        user_interest=np.concatenate([p.interest for p in drawn]).astype(np.float32),
-        segment_first=np.array([p.segment_first for p in drawn]),
-        segment_edge=np.array([p.segment_edge for p in drawn]),
-        mechanism=np.array([w.market_state.mechanism for w in worlds]),
-        slots=np.array([w.market_state.slots for w in worlds]),
-        reserve=each(log, np.maximum(reserve, 1e-12)),
-        campaign_edge=np.cumsum(share, axis=2),
-        usual_bid=each(log, usual_bid),
-        hour_price=_stacked(worlds, "market_state", "hour_price")[row, of_day],
-        hour_factor=_stacked(worlds, "conversion_dynamics", "hour_factor")[row, of_day],
-        volatility=volatility * np.sqrt(step_hours / _HOURS_PER_DAY),
-        auctions=np.array([p.auctions for p in drawn]),
-        hour=hour,
-        hours_per_step=np.full(len(worlds), step_hours),
-        fatigue=_stacked(worlds, "creative_variance", "fatigue") / np.array([w.users.count for w in worlds]),
-        crisis=np.array([w.crisis for w in worlds]),
-        budget=np.ones(len(worlds)),
-        target=np.ones(len(worlds)),
-        normal=_normal_table(),
-        **copied,
-    )
+    own |= {
+        "world": np.array([w.index for w in worlds], np.uint64),
+        "first": np.concatenate([[0], np.cumsum([w.users.count for w in worlds])]),
+        "user_segment": np.concatenate([p.segment for p in drawn]).astype(np.uint8),
+        "user_device": np.concatenate([p.device for p in drawn]).astype(np.uint8),
+        "user_interest": np.concatenate([p.interest for p in drawn]).astype(np.float32),
+        "segment_first": np.array([p.segment_first for p in drawn]),
+        "segment_edge": np.array([p.segment_edge for p in drawn]),
+        "reserve": each(log, np.maximum(own["reserve"], 1e-12)),
+        "campaign_edge": np.cumsum(_stacked(worlds, "market_state", "campaign_share"), axis=2),
+        "usual_bid": each(log, own["usual_bid"]),
+        "hour_price": own["hour_price"][row, of_day],
+        "hour_factor": own["hour_factor"][row, of_day],
+        "volatility": own["volatility"] * np.sqrt(step_hours / _HOURS_PER_DAY),
+        "auctions": np.array([p.auctions for p in drawn]),
+        "hour": hour,
+        "hours_per_step": np.full(len(worlds), step_hours),
+        "fatigue": own["fatigue"] / np.array([w.users.count for w in worlds]),
+        "crisis": np.array([w.crisis for w in worlds]),
+        "budget": np.ones(len(worlds)),
+        "target": np.ones(len(worlds)),
+        "normal": _normal_table(),
+    }
+    return Parameters(**own)
 
 
-def _stacked(worlds: Sequence[World], part: str, name: str) -> Floats:
+def _stacked(worlds: Sequence[World], part: str, name: str) -> NDArray[Any]:
     """Return one number or array of a part of every world, with the axis of worlds in front."""
-    return np.array([getattr(getattr(world, part), name) for world in worlds], np.float64)
+    return np.array([getattr(getattr(world, part), name) for world in worlds])
 
 
 class _Population:
@@ -317,36 +307,24 @@ def _check_worlds(worlds: Sequence[World]) -> None:
 
 
 def empty_state(p: Parameters, bidders: int) -> State:
-    """Return the state before the first step of an episode."""
+    """Return arrays for the state of worlds; `reset_state` fills them."""
     worlds, rivals = p.participation.shape
-    users, steps = int(p.first[-1]), p.auctions.shape[1]
-
-    per_bidder, per_rival = (bidders, worlds), (worlds, rivals)
-    creatives, campaigns = p.click_rate.shape[1], p.mechanism.shape[1]
+    users, steps, per_bidder = int(p.first[-1]), p.auctions.shape[1], (bidders, worlds)
+    shapes: dict[str, tuple[int, ...]] = dict.fromkeys(("spent", "pace"), per_bidder)
+    shapes |= dict.fromkeys(("shown", "clicked"), (*per_bidder, p.click_rate.shape[1]))
+    shapes |= {"alpha": (*per_bidder, p.mechanism.shape[1]), "touch": (users, MAX_TOUCHES), "head": (worlds, steps)}
+    shapes |= dict.fromkeys(("drift", "recent_bid", "held"), (worlds,))
+    shapes |= dict.fromkeys(("visits", "touches", "due", "value", "after", "before"), (users,))
     return State(
-        spent=np.zeros(per_bidder),
-        shown=np.zeros((*per_bidder, creatives)),
-        clicked=np.zeros((*per_bidder, creatives)),
-        pace=np.zeros(per_bidder),
-        alpha=np.zeros((*per_bidder, campaigns)),
-        drift=np.zeros(worlds),
-        shift=np.zeros(per_rival),
-        step_spend=np.zeros(per_rival),
-        recent_spend=np.zeros(per_rival),
-        mean_spend=np.zeros(per_rival),
-        total_error=np.zeros(per_rival),
-        last_error=np.zeros(per_rival),
-        recent_bid=np.zeros(worlds),
-        held=np.zeros(worlds),
-        visits=np.zeros(users, np.uint8),
-        touches=np.zeros(users, np.uint8),
-        touch=np.zeros((users, MAX_TOUCHES), np.int16),
-        due=np.full(users, -1, np.int32),
-        value=np.zeros(users),
-        after=np.full(users, -1, np.int32),
-        before=np.full(users, -1, np.int32),
-        head=np.full((worlds, steps), -1, np.int32),
+        *(np.zeros(shapes.get(name, (worlds, rivals)), _TYPES.get(name, np.float64)) for name in State._fields)
     )
+
+
+def reset_state(p: Parameters, s: State) -> None:
+    """Set all worlds back to the beginning of an episode; the first pace is the usual bids over their values."""
+    for array in s:
+        array[...] = -1 if array.dtype == np.int32 else 0
+    s.pace[:] = (p.usual_bid - each(log, p.predicted_value)).cumsum(axis=1)[:, -1] / p.usual_bid.shape[1]
 
 
 def empty_outcome(p: Parameters, bidders: int) -> Outcome:

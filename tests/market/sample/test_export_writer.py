@@ -167,5 +167,5 @@ def test_without_arrow_or_duckdb_the_error_says_what_to_install(sample, monkeypa
     with pytest.raises(ConfigError, match=r"needs pyarrow: install parallel-agents\[data\]"):
         draw_sample(users=10, days=7)
     monkeypatch.setitem(sys.modules, "duckdb", None)
-    with pytest.raises(ConfigError, match=r"needs DuckDB: install parallel-agents\[data\]"):
+    with pytest.raises(ConfigError, match=r"needs duckdb: install parallel-agents\[data\]"):
         open_export({"events": sample.events})
