@@ -8,7 +8,8 @@ import importlib
 import importlib.util
 import inspect
 import sys
-from collections.abc import Mapping
+import sysconfig
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -61,7 +62,8 @@ def _about(text: str) -> str:
     return about[:1].upper() + about[1:]
 
 
-_FOREIGN = ("gymnasium:", "pettingzoo:")
+_INSTALLED = {"site-packages", "dist-packages"}
+"""Folders of packages that were installed."""
 
 
 def load_target(target: type[Environment] | str, place: Path | None = None) -> type[Environment]:
@@ -70,7 +72,8 @@ def load_target(target: type[Environment] | str, place: Path | None = None) -> t
     A class is returned as it is. place: where the target's file is now.
 
     A file may import modules of its own folder. A module is looked for in the current folder first. Foreign
-    environments come from installed packages: for them nothing in the current folder is imported.
+    environments come from installed packages: for them nothing in the current folder is imported. With a place, modules
+    are looked for there first.
     """
     if isinstance(target, type):
         return target
@@ -81,6 +84,8 @@ def load_target(target: type[Environment] | str, place: Path | None = None) -> t
             raise TargetError(f"no file {path}{_hint_for_file(path)}")
         module = _load_file(path)
         return _environment_class(module, f"{file}.py", name) if name else _only_environment(module, target)
+    if place is not None and (module_name := _module_name(target)):
+        _add_to_path(_root(module_name, place))
     if target.startswith("gymnasium:"):
         from parallel_agents.env.adapters.gymnasium import gymnasium_environment
 
@@ -132,6 +137,8 @@ def load_algorithm(config: Mapping[str, Any], place: Path | None = None) -> None
     path = place or Path(owner)
     if owner.endswith(".py") and not path.is_file():
         raise TargetError(f"--algo {name}: no file {path}; give FILE.py:Class, module:Class, or a name")
+    if place is not None and not owner.endswith(".py"):
+        _add_to_path(_root(owner, place))
     cls = load_object(f"{path}:{class_name}" if owner.endswith(".py") else name)
     if not callable(getattr(cls, "take_action", None)):
         raise TargetError(f"--algo {name}: {class_name} has no take_action(state), so it is no learner")
@@ -152,17 +159,71 @@ def load_object(name: str) -> Any:
     return _member(module, owner, member)
 
 
-def source_file(name: str) -> Path | None:
-    """Return the user's file that a target, or an algorithm of the form `file.py:Class`, came from; None: no file."""
-    if name.startswith(_FOREIGN):
+def is_packaged(name: str) -> bool:
+    """Return True for a target or algorithm that this package brings along."""
+    return name in _examples() or name.startswith("parallel_agents.")
+
+
+def source_files(name: str) -> dict[str, Path]:
+    """Return the files that a loaded target or algorithm came from, by their places below one folder.
+
+    The first is the one that is named, then come its neighbours that it imports, directly or not: from a folder that
+    holds them all, the target can be loaded. Installed packages are left out, of this one all but its examples.
+    """
+    if name in _examples():
+        path = _examples()[name]
+        return {path.name: path}
+    module_name = _module_name(name)
+    module = sys.modules.get(_name_of_file(Path(module_name)) if module_name.endswith(".py") else module_name)
+    file = _own_file(module)
+    if module is None or file is None:
+        return {}
+    root = file.parent if module_name.endswith(".py") else _root(module_name, file)
+    found, waiting = {str(file.relative_to(root)): file}, [module]
+    while waiting:
+        for imported in map(sys.modules.get, _imports(waiting.pop())):
+            path = _own_file(imported)
+            if imported is not None and path is not None and root in path.parents and path not in found.values():
+                found[str(path.relative_to(root))] = path
+                waiting.append(imported)
+    return found
+
+
+def _module_name(name: str) -> str:
+    """Return the module, or the file, that a target or algorithm names; empty if it names none."""
+    if name.startswith("pettingzoo:"):
+        return name.partition(":")[2]
+    if name.startswith("gymnasium:"):
+        return name.partition(":")[2].rpartition(":")[0]
+    return name if name.endswith(".py") else name.rpartition(":")[0]
+
+
+def _root(module_name: str, file: Path) -> Path:
+    """Return the folder from which a file is imported under a name."""
+    return file.resolve().parents[module_name.count(".") + (file.stem == "__init__")]
+
+
+def _own_file(module: ModuleType | None) -> Path | None:
+    """Return the source file of a module that was not installed; None: it has none."""
+    file = Path(getattr(module, "__file__", None) or "").resolve()
+    if file.suffix != ".py" or not file.is_file() or _INSTALLED & {*file.parts}:
         return None
-    owner = name.rsplit(":", 1)[0]
-    file = (
-        owner if owner.endswith(".py") else getattr(sys.modules.get(owner), "__file__", None) if ":" in name else None
-    )
-    if file is None or PACKAGE in Path(file).parents:
-        return None
-    return Path(file) if Path(file).is_file() else None
+    return None if {PACKAGE, Path(sysconfig.get_path("stdlib")).resolve()} & {*file.parents} else file
+
+
+def _imports(module: ModuleType) -> Iterator[str]:
+    """Yield the names that the source of a module imports, whether modules or not, and the packages that hold them."""
+    package = module.__package__ or ""
+    names = [module.__name__]
+    for node in ast.walk(ast.parse(Path(str(module.__file__)).read_bytes())):
+        if isinstance(node, ast.Import):
+            names += [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            origin = importlib.util.resolve_name("." * node.level + (node.module or ""), package)
+            names += [f"{origin}.{alias.name}" for alias in node.names]
+    for name in names:
+        parts = name.split(".")
+        yield from (".".join(parts[:length]) for length in range(1, len(parts) + 1))
 
 
 def _member(module: ModuleType, owner: str, name: str) -> Any:
@@ -209,8 +270,13 @@ def _import_module(module_name: str) -> ModuleType:
         raise TargetError(f"cannot import {module_name}: {type(error).__name__}: {error}") from error
 
 
+def _name_of_file(path: Path) -> str:
+    """Return the name under which a file is loaded as a module."""
+    return f"parallel_agents_target_{path.stem}"
+
+
 def _load_file(path: Path) -> ModuleType:
-    name = f"parallel_agents_target_{path.stem}"
+    name = _name_of_file(path)
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
         raise TargetError(f"{path} cannot be loaded as a Python file")

@@ -282,7 +282,6 @@ def _format(summary: Mapping[str, Any]) -> str:
         f"{summary['epochs']} epochs, {summary['total_timesteps']:,} timesteps at {summary['fps']:,.0f} fps, "
         f"{summary['updates']:,} updates at {summary['updates_per_second']:,.0f}/s in {summary['wall_seconds']:.1f} s\n"
         f"{_format_episodes(summary)}"
-        f"{_format_sweep(summary['replicas'])}"
         f"digest {digest}\n"
         f"run folder {summary['run_dir']}\n"
         f"next: parallel-agents eval {summary['run_dir']}   or: parallel-agents watch {summary['run_dir']}\n"
@@ -290,18 +289,22 @@ def _format(summary: Mapping[str, Any]) -> str:
 
 
 def _format_episodes(summary: Mapping[str, Any]) -> str:
+    """Return the mean return of the newest episodes; of a sweep only by setting, since settings are no seeds."""
+    replicas = summary["replicas"]
+    if any(replica["setting"] for replica in replicas):
+        ended = all(replica["ep_rew_mean"] is not None for replica in replicas)
+        return _format_sweep(replicas, "ep_rew_mean" if ended else "mean_reward")
     if summary["ep_rew_mean"] is None:
         return f"no episode has ended; mean reward per agent and epoch {summary['mean_reward']:.2f}\n"
     return f"ep_rew_mean {summary['ep_rew_mean']:.2f}, ep_len_mean {summary['ep_len_mean']:.1f} (newest episodes)\n"
 
 
-def _format_sweep(replicas: Sequence[Mapping[str, Any]]) -> str:
+def _format_sweep(replicas: Sequence[Mapping[str, Any]], measure: str) -> str:
     """Return a line for each combination of a sweep, the best first, with its 95 % interval over seeds."""
     groups: dict[str, list[float]] = {}
     for replica in replicas:
-        groups.setdefault(setting_name(replica["setting"]), []).append(replica["mean_reward"])
-    if "" in groups:
-        return ""
-    intervals = {setting: mean_interval(np.array(rewards)) for setting, rewards in groups.items()}
+        groups.setdefault(setting_name(replica["setting"]), []).append(replica[measure])
+    intervals = {setting: mean_interval(np.array(values)) for setting, values in groups.items()}
     ranked = sorted(intervals.items(), key=lambda pair: -pair[1].estimate)
-    return "".join(f"  {setting}: {mean:.2f} [{low:.2f}, {high:.2f}]\n" for setting, (mean, low, high) in ranked)
+    rows = "".join(f"  {setting}: {mean:.2f} [{low:.2f}, {high:.2f}]\n" for setting, (mean, low, high) in ranked)
+    return f"{measure} of each setting, with its 95 % interval over seeds:\n{rows}"
