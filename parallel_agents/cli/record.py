@@ -196,11 +196,26 @@ def _place(folder: RunFolder, sources: Any, what: str, option: str) -> Path | No
         case _:
             return None
     if path.is_file():
+        if isinstance(copied, str) and (changed := _changed(folder.path / SOURCES / what, path, Path(copied))):
+            sys.stderr.write(
+                f"{changed} has changed since this run was started; to use it as it was then, give {option}: "
+                f"{folder.path / copied}\n"
+            )
         return path
     if not isinstance(copied, str) or ".." in copied or not (folder.path / copied).is_file():
         raise TargetError(f"{path}, from which the {what} of this run came, is gone: give {option}")
     sys.stderr.write(f"{path} is gone: using the copy {folder.path / copied}; or give {option}\n")
     return folder.path / copied
+
+
+def _changed(copies: Path, path: Path, copied: Path) -> Path | None:
+    """Return the first file that differs from its copy; None: none does. path, copied: of one of them."""
+    depth = len(copied.parts) - 3  # below source/target
+    for copy in sorted(copies.rglob("*.py")):
+        file = path.parents[depth] / copy.relative_to(copies)
+        if file.is_file() and file.read_bytes() != copy.read_bytes():
+            return file
+    return None
 
 
 # -- the log ---------------------------------------------------------------------------------------------------------

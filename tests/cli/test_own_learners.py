@@ -134,10 +134,14 @@ def test_without_a_state_resume_and_eval_refuse_with_the_reason(command: Command
     ended = command("train", "guess.py", "--algo", table(tmp_path, stateful=False), *QUIET, "--out", "run")
     assert ended.json["digest"] is None
     assert "has no state_dict() and load_state_dict(state): write them" in ended.json["no_digest"]
+    log = (tmp_path / "run" / "log.jsonl").read_bytes()
     for name in ("resume", "eval"):
         refused = command(name, "run")
         assert refused.code in (1, 2)
-        assert "has no state_dict() and load_state_dict(state)" in refused.err
+        assert refused.err.count("has no state_dict() and load_state_dict(state)") == 1, "once, not in a log as well"
+    assert (tmp_path / "run" / "log.jsonl").read_bytes() == log, "a refused command is no failure of the run"
+    out = command("train", "guess.py", "--algo", table(tmp_path, stateful=False), "--quiet", "--out", "other").out
+    assert out.endswith(f"next: parallel-agents watch {tmp_path / 'other'}\n"), "eval would refuse"
 
 
 def test_an_algorithm_that_cannot_apply_is_an_error(command: Command, tmp_path: Path) -> None:

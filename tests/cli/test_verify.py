@@ -342,6 +342,17 @@ def test_a_game_of_the_package_is_recorded_and_loaded_from_the_package(command: 
     assert "is gone" not in command("eval", "run", "--episodes", "1").err
 
 
+def test_a_target_that_has_changed_since_is_told(command: Command, tmp_path: Path) -> None:
+    """Otherwise an old run would play a new game without a word."""
+    train(command, "run")
+    assert "has changed" not in command("eval", "run", "--episodes", "1").err
+    (tmp_path / "guess.py").write_text((tmp_path / "guess.py").read_text() + "# edited\n")
+    copy = tmp_path / "run" / "source" / "target" / "guess.py"
+    told = f"guess.py has changed since this run was started; to use it as it was then, give --target: {copy}\n"
+    assert told in command("eval", "run", "--episodes", "1").err
+    assert "has changed" not in command("eval", "run", "--episodes", "1", "--target", str(copy)).err
+
+
 def test_the_record_says_what_was_run(command: Command, tmp_path: Path) -> None:
     train(command, "run")
     record = json.loads((tmp_path / "run" / "record.json").read_text())
@@ -372,6 +383,8 @@ def test_names_of_other_libraries_are_explained(command: Command) -> None:
     refused = command("train", "guess.py", "--set", "model.learning_rate=0.1")
     assert refused.code == 2
     assert "unknown key model.learning_rate; here it is model.lr." in refused.err
+    other = command("train", "guess.py", "--set", "model.ent_coef=0.1").err
+    assert "unknown key model.ent_coef; it is an option of another algorithm." in other
 
 
 def test_the_version_is_printed(command: Command) -> None:
