@@ -62,6 +62,8 @@ def _about(text: str) -> str:
     return about[:1].upper() + about[1:]
 
 
+_loading: list[Path] = []
+"""Files of targets that are being loaded."""
 _INSTALLED = {"site-packages", "dist-packages"}
 """Folders of packages that were installed."""
 
@@ -129,7 +131,7 @@ def load_algorithm(config: Mapping[str, Any], place: Path | None = None) -> None
     """
     model = config.get("model", {})
     name = model.get("algorithm") if isinstance(model, Mapping) else None
-    if not isinstance(name, str) or ":" not in name:
+    if not isinstance(name, str) or ":" not in name or "<locals>" in name:  # a class of a function is only registered
         return
     from parallel_agents.algorithms import register_algorithm
 
@@ -174,18 +176,21 @@ def source_files(name: str) -> dict[str, Path]:
         path = _examples()[name]
         return {path.name: path}
     module_name = _module_name(name)
-    module = sys.modules.get(_name_of_file(Path(module_name)) if module_name.endswith(".py") else module_name)
-    file = _own_file(module)
-    if module is None or file is None:
+    if module_name.endswith(".py"):  # loaded under another name, or the script that runs
+        file, package = _own_file(module_name), ""
+    else:
+        module = sys.modules.get(module_name)
+        file, package = _own_file(getattr(module, "__file__", None)), getattr(module, "__package__", None) or ""
+    if file is None:
         return {}
     root = file.parent if module_name.endswith(".py") else _root(module_name, file)
-    found, waiting = {str(file.relative_to(root)): file}, [module]
+    found, waiting = {str(file.relative_to(root)): file}, [(file, package)]
     while waiting:
-        for imported in map(sys.modules.get, _imports(waiting.pop())):
-            path = _own_file(imported)
-            if imported is not None and path is not None and root in path.parents and path not in found.values():
+        for imported in map(sys.modules.get, _imports(*waiting.pop())):
+            path = _own_file(getattr(imported, "__file__", None))
+            if path is not None and root in path.parents and path not in found.values():
                 found[str(path.relative_to(root))] = path
-                waiting.append(imported)
+                waiting.append((path, getattr(imported, "__package__", None) or ""))
     return found
 
 
@@ -203,19 +208,18 @@ def _root(module_name: str, file: Path) -> Path:
     return file.resolve().parents[module_name.count(".") + (file.stem == "__init__")]
 
 
-def _own_file(module: ModuleType | None) -> Path | None:
-    """Return the source file of a module that was not installed; None: it has none."""
-    file = Path(getattr(module, "__file__", None) or "").resolve()
+def _own_file(name: str | None) -> Path | None:
+    """Return the source file of a module as a path; None if it is not there or was installed."""
+    file = Path(name or "").resolve()
     if file.suffix != ".py" or not file.is_file() or _INSTALLED & {*file.parts}:
         return None
     return None if {PACKAGE, Path(sysconfig.get_path("stdlib")).resolve()} & {*file.parents} else file
 
 
-def _imports(module: ModuleType) -> Iterator[str]:
-    """Yield the names that the source of a module imports, whether modules or not, and the packages that hold them."""
-    package = module.__package__ or ""
-    names = [module.__name__]
-    for node in ast.walk(ast.parse(Path(str(module.__file__)).read_bytes())):
+def _imports(file: Path, package: str) -> Iterator[str]:
+    """Yield the names that a file of a package imports, whether modules or not, and the packages that hold them."""
+    names = [package]
+    for node in ast.walk(ast.parse(file.read_bytes())):
         if isinstance(node, ast.Import):
             names += [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
@@ -275,7 +279,15 @@ def _name_of_file(path: Path) -> str:
     return f"parallel_agents_target_{path.stem}"
 
 
+def is_loading() -> bool:
+    """Return True while the file of a target is being loaded: then it must define things and run nothing."""
+    return bool(_loading)
+
+
 def _load_file(path: Path) -> ModuleType:
+    main = sys.modules["__main__"]
+    if Path(getattr(main, "__file__", None) or "").resolve() == path.resolve():
+        return main  # a script that loads a run of its own class must not run again
     name = _name_of_file(path)
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
@@ -283,11 +295,14 @@ def _load_file(path: Path) -> ModuleType:
     _add_to_path(path.resolve().parent)
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module  # dataclasses and pickle look up their module there
+    _loading.append(path)
     try:
         spec.loader.exec_module(module)
     except (Exception, SystemExit) as error:  # a script without a main guard may call sys.exit
         del sys.modules[name]
         raise TargetError(f"{path} raised while it was loaded: {type(error).__name__}: {error}") from error
+    finally:
+        _loading.pop()
     return module
 
 
