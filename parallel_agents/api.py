@@ -22,9 +22,10 @@ from parallel_agents.checkpoint import restore
 from parallel_agents.cli.commands import TrackingOptions
 from parallel_agents.cli.record import open_environment, read_summary
 from parallel_agents.cli.signals import Signals
-from parallel_agents.cli.target import load_algorithm, load_target
+from parallel_agents.cli.target import is_loading, load_algorithm, load_target
 from parallel_agents.cli.train import short_options, start_run
 from parallel_agents.core.config import Config, merge
+from parallel_agents.core.errors import ConfigError
 from parallel_agents.engine.run import RunSummary
 from parallel_agents.env import Agent, Environment
 from parallel_agents.env.evaluation import Evaluation
@@ -95,16 +96,20 @@ def train(
     environment: a class, or a target as on the command line, such as "gymnasium:CartPole-v1".
     algo: a name, "file.py:Class", or a class of your own. config: sections, or a TOML file; the keywords win.
     """
-    if isinstance(algo, type):
-        register_algorithm(algo.__qualname__, algo)
-        algo = algo.__qualname__
+    if is_loading():
+        raise ConfigError('this file trains when it is loaded: put that below `if __name__ == "__main__":`')
+    own = algo if isinstance(algo, type) else None
+    if own is not None:
+        algo = _target(own)
+        register_algorithm(algo, own)
     given = config.as_dict() if isinstance(config, Config) else Config.read(config)
     short = short_options(
         agents=agents, worlds=worlds, epochs=epochs, total_timesteps=total_timesteps, seed=seed, seeds=seeds,
         backend=backend, algo=algo,
     )  # fmt: skip
     merged = merge(given, short)
-    load_algorithm(merged)
+    if own is None:
+        load_algorithm(merged)
     game = load_target(environment)(config=merged)
     tracking = TrackingOptions(quiet=not progress, tensorboard=tensorboard)
     in_main_thread = threading.current_thread() is threading.main_thread()
@@ -120,13 +125,13 @@ def train(
     return TrainedRun(Path(summary["run_dir"]), game, summary)
 
 
-def _target(environment: type[Environment]) -> str:
+def _target(cls: type[Any]) -> str:
     """Return a class as a target: its file and name if it is of the script that runs, else its module and name."""
-    module = sys.modules.get(environment.__module__)
+    module = sys.modules.get(cls.__module__)
     file = getattr(module, "__file__", None)
-    if environment.__module__ == "__main__" and file is not None:
-        return f"{file}:{environment.__qualname__}"
-    return f"{environment.__module__}:{environment.__qualname__}"
+    if cls.__module__ == "__main__" and file is not None:
+        return f"{file}:{cls.__qualname__}"
+    return f"{cls.__module__}:{cls.__qualname__}"
 
 
 def load_run(path: str | Path, *, best: bool = False, environment: type[Environment] | str | None = None) -> TrainedRun:

@@ -105,7 +105,10 @@ def model_from_config(
     options, obs_shape = dict(section), flat_shape(obs_shape)
     name, weights = options.pop("algorithm", "dqn"), options.pop("weights", None)
     if name not in ALGORITHMS:
-        raise ConfigError(f"model.algorithm is {name!r}: allowed is {', '.join(sorted(ALGORITHMS))}")
+        raise ConfigError(
+            f"model.algorithm is {name!r}: allowed is {', '.join(sorted(ALGORITHMS))}, or a learner of your own as "
+            "FILE.py:Class or module:Class (parallel_agents.examples.a2c:A2C and parallel_agents.examples.sac:SAC)"
+        )
     if network is not None:
         if name in BUILT_IN and name not in TAKES_NETWORK:
             raise ConfigError(f"model.algorithm {name!r} takes no network of your own: use {', '.join(TAKES_NETWORK)}")

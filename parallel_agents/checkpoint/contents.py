@@ -110,7 +110,7 @@ def restore(run: Run, folder: Path, *, best: bool = False, epoch: int | None = N
     """
     reason = checkpoint_obstacle(run)
     if reason is not None:
-        raise CheckpointError(f"{folder} cannot be gone on with: {reason}")
+        raise CheckpointError(f"{folder} has no checkpoint to start from: {reason}")
     store, troubles = Store(folder), list[str]()
     for manifest in store.good(troubles):
         if epoch is not None and manifest.epoch != epoch:

@@ -20,7 +20,7 @@ from typing import Any
 
 import structlog
 
-from parallel_agents.cli.target import load_algorithm, load_target, source_file
+from parallel_agents.cli.target import is_packaged, load_algorithm, load_target, source_files
 from parallel_agents.core import __version__
 from parallel_agents.core.config import MAX_CONFIG_BYTES, Config
 from parallel_agents.core.errors import (
@@ -51,7 +51,8 @@ def write_record(folder: RunFolder, environment: Environment) -> None:
     """Write the record of a new run and copy its sources."""
     algorithm = str(environment.config.model.get("algorithm", ""))
     names = {"target": folder.environment, "algorithm": algorithm}
-    files = {what: file for what, name in names.items() if (file := source_file(name)) is not None}
+    files = {what: found for what, name in names.items() if (found := source_files(name))}
+    own = "target" in files and not is_packaged(folder.environment)
     folder.write(
         RECORD,
         {
@@ -61,8 +62,8 @@ def write_record(folder: RunFolder, environment: Environment) -> None:
             "folder": os.getcwd(),
             "target": folder.environment,
             "class": type(environment).__qualname__,
-            "sources": {what: _copy(folder, what, file) for what, file in files.items()},
-            "git": _git_state(files["target"].parent if "target" in files else Path.cwd()),
+            "sources": {what: _copy(folder, what, found) for what, found in files.items()},
+            "git": _git_state(next(iter(files["target"].values())).parent if own else Path.cwd()),
             "models": resolved_models(environment),
             "machine": {"platform": platform.platform(), "python": platform.python_version(), "cores": cores()},
             "fingerprint": environment.prepare().fingerprint,
@@ -81,14 +82,16 @@ def resolved_models(environment: Environment) -> dict[str, Any]:
     return groups
 
 
-def _copy(folder: RunFolder, what: str, file: Path) -> dict[str, str | None]:
-    """Copy a source file into the run folder; return where it came from and where the copy is."""
-    copied = None
-    if file.stat().st_size <= _MAX_SOURCE_BYTES:
-        copied = f"{SOURCES}/{what}/{file.name}"
-        (folder.path / copied).parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(folder.path / copied, [file.read_bytes()])
-    return {"path": str(file.resolve()), "copy": copied}
+def _copy(folder: RunFolder, what: str, files: Mapping[str, Path]) -> dict[str, str | None]:
+    """Copy source files into the run folder; return where the first of them came from and where its copy is."""
+    for place, file in files.items():
+        if file.stat().st_size <= _MAX_SOURCE_BYTES:
+            copied = folder.path / SOURCES / what / place
+            copied.parent.mkdir(parents=True, exist_ok=True)
+            write_atomically(copied, [file.read_bytes()])
+    place, file = next(iter(files.items()))
+    found = (folder.path / SOURCES / what / place).is_file()
+    return {"path": str(file.resolve()), "copy": f"{SOURCES}/{what}/{place}" if found else None}
 
 
 def _git_state(folder: Path) -> dict[str, Any] | None:
@@ -141,6 +144,15 @@ def flat_config(folder: RunFolder) -> dict[str, Any]:
     return dict(flat(plain(read_config(folder).as_dict())))
 
 
+def compared_config(folder: RunFolder) -> dict[str, Any]:
+    """Return the configuration of a run to compare with others: with the epochs that were run, without empty tables.
+
+    A run may have been resumed to more epochs than it was started with.
+    """
+    config = {key: value for key, value in flat_config(folder).items() if value != {}}
+    return {**config, "experiment.epochs": read_summary(folder).get("epochs", config["experiment.epochs"])}
+
+
 def differences(*values: Mapping[str, Any]) -> list[str]:
     """Return a line for each key whose values differ.
 
@@ -165,10 +177,14 @@ def open_environment(folder: RunFolder, target: type[Environment] | str | None =
     """
     config = read_config(folder)
     sources = read_record(folder).get("sources", {})
-    if ":" in str(config.model.get("algorithm", "")):
-        load_algorithm(config.as_dict(), _place(folder, sources, "algorithm", "the file back to its place"))
+    algorithm = str(config.model.get("algorithm", ""))
+    if ":" in algorithm:
+        place = None if is_packaged(algorithm) else _place(folder, sources, "algorithm", "the file back to its place")
+        load_algorithm(config.as_dict(), place)
     if target is not None:
         return load_target(target)(config=config)
+    if is_packaged(folder.environment):
+        return load_target(folder.environment)(config=config)
     return load_target(folder.environment, _place(folder, sources, "target", "--target"))(config=config)
 
 
@@ -180,11 +196,26 @@ def _place(folder: RunFolder, sources: Any, what: str, option: str) -> Path | No
         case _:
             return None
     if path.is_file():
+        if isinstance(copied, str) and (changed := _changed(folder.path / SOURCES / what, path, Path(copied))):
+            sys.stderr.write(
+                f"{changed} has changed since this run was started; to use it as it was then, give {option}: "
+                f"{folder.path / copied}\n"
+            )
         return path
     if not isinstance(copied, str) or ".." in copied or not (folder.path / copied).is_file():
         raise TargetError(f"{path}, from which the {what} of this run came, is gone: give {option}")
     sys.stderr.write(f"{path} is gone: using the copy {folder.path / copied}; or give {option}\n")
     return folder.path / copied
+
+
+def _changed(copies: Path, path: Path, copied: Path) -> Path | None:
+    """Return the first file that differs from its copy; None: none does. path, copied: of one of them."""
+    depth = len(copied.parts) - 3  # below source/target
+    for copy in sorted(copies.rglob("*.py")):
+        file = path.parents[depth] / copy.relative_to(copies)
+        if file.is_file() and file.read_bytes() != copy.read_bytes():
+            return file
+    return None
 
 
 # -- the log ---------------------------------------------------------------------------------------------------------

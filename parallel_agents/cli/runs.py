@@ -11,6 +11,7 @@ import numpy as np
 from parallel_agents.cli.commands import Compare, Runs
 from parallel_agents.cli.output import print_result
 from parallel_agents.cli.record import (
+    compared_config,
     differences,
     flat_config,
     read_config,
@@ -80,8 +81,8 @@ def compare(options: Compare) -> None:
         raise ConfigError("no run to compare: give run folders, as `train` printed them")
     rows = [row for path in options.run_dirs for row in _results(path)]
     rows.sort(key=lambda row: -np.inf if row["mean"] is None else -row["mean"])
-    different = differences(*(flat_config(RunFolder.open(path)) for path in options.run_dirs))
-    result = {"measure": f"ep_rew_mean of the last {SHARE:.0%} of epochs", "rows": rows, "config": different}
+    different = differences(*(compared_config(RunFolder.open(path)) for path in options.run_dirs))
+    result = {"measure": f"ep_rew_mean of the last {100 * SHARE:.0f} % of epochs", "rows": rows, "config": different}
     text = format_table(("run", "setting", "seeds", "total_timesteps", "mean", "low", "high"), rows)
     if different:
         text += f"settings that differ, in {' | '.join(map(str, options.run_dirs))}:\n"

@@ -8,7 +8,8 @@ import importlib
 import importlib.util
 import inspect
 import sys
-from collections.abc import Mapping
+import sysconfig
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -61,7 +62,10 @@ def _about(text: str) -> str:
     return about[:1].upper() + about[1:]
 
 
-_FOREIGN = ("gymnasium:", "pettingzoo:")
+_loading: list[Path] = []
+"""Files of targets that are being loaded."""
+_INSTALLED = {"site-packages", "dist-packages"}
+"""Folders of packages that were installed."""
 
 
 def load_target(target: type[Environment] | str, place: Path | None = None) -> type[Environment]:
@@ -70,7 +74,8 @@ def load_target(target: type[Environment] | str, place: Path | None = None) -> t
     A class is returned as it is. place: where the target's file is now.
 
     A file may import modules of its own folder. A module is looked for in the current folder first. Foreign
-    environments come from installed packages: for them nothing in the current folder is imported.
+    environments come from installed packages: for them nothing in the current folder is imported. With a place, modules
+    are looked for there first.
     """
     if isinstance(target, type):
         return target
@@ -81,6 +86,8 @@ def load_target(target: type[Environment] | str, place: Path | None = None) -> t
             raise TargetError(f"no file {path}{_hint_for_file(path)}")
         module = _load_file(path)
         return _environment_class(module, f"{file}.py", name) if name else _only_environment(module, target)
+    if place is not None and (module_name := _module_name(target)):
+        _add_to_path(_root(module_name, place))
     if target.startswith("gymnasium:"):
         from parallel_agents.env.adapters.gymnasium import gymnasium_environment
 
@@ -124,7 +131,7 @@ def load_algorithm(config: Mapping[str, Any], place: Path | None = None) -> None
     """
     model = config.get("model", {})
     name = model.get("algorithm") if isinstance(model, Mapping) else None
-    if not isinstance(name, str) or ":" not in name:
+    if not isinstance(name, str) or ":" not in name or "<locals>" in name:  # a class of a function is only registered
         return
     from parallel_agents.algorithms import register_algorithm
 
@@ -132,6 +139,8 @@ def load_algorithm(config: Mapping[str, Any], place: Path | None = None) -> None
     path = place or Path(owner)
     if owner.endswith(".py") and not path.is_file():
         raise TargetError(f"--algo {name}: no file {path}; give FILE.py:Class, module:Class, or a name")
+    if place is not None and not owner.endswith(".py"):
+        _add_to_path(_root(owner, place))
     cls = load_object(f"{path}:{class_name}" if owner.endswith(".py") else name)
     if not callable(getattr(cls, "take_action", None)):
         raise TargetError(f"--algo {name}: {class_name} has no take_action(state), so it is no learner")
@@ -152,17 +161,73 @@ def load_object(name: str) -> Any:
     return _member(module, owner, member)
 
 
-def source_file(name: str) -> Path | None:
-    """Return the user's file that a target, or an algorithm of the form `file.py:Class`, came from; None: no file."""
-    if name.startswith(_FOREIGN):
+def is_packaged(name: str) -> bool:
+    """Return True for a target or algorithm that this package brings along."""
+    return name in _examples() or name.startswith("parallel_agents.")
+
+
+def source_files(name: str) -> dict[str, Path]:
+    """Return the files that a loaded target or algorithm came from, by their places below one folder.
+
+    The first is the one that is named, then come its neighbours that it imports, directly or not: from a folder that
+    holds them all, the target can be loaded. Installed packages are left out, of this one all but its examples.
+    """
+    if name in _examples():
+        path = _examples()[name]
+        return {path.name: path}
+    module_name = _module_name(name)
+    if module_name.endswith(".py"):  # loaded under another name, or the script that runs
+        file, package = _own_file(module_name), ""
+    else:
+        module = sys.modules.get(module_name)
+        file, package = _own_file(getattr(module, "__file__", None)), getattr(module, "__package__", None) or ""
+    if file is None:
+        return {}
+    root = file.parent if module_name.endswith(".py") else _root(module_name, file)
+    found, waiting = {str(file.relative_to(root)): file}, [(file, package)]
+    while waiting:
+        for imported in map(sys.modules.get, _imports(*waiting.pop())):
+            path = _own_file(getattr(imported, "__file__", None))
+            if path is not None and root in path.parents and path not in found.values():
+                found[str(path.relative_to(root))] = path
+                waiting.append((path, getattr(imported, "__package__", None) or ""))
+    return found
+
+
+def _module_name(name: str) -> str:
+    """Return the module, or the file, that a target or algorithm names; empty if it names none."""
+    if name.startswith("pettingzoo:"):
+        return name.partition(":")[2]
+    if name.startswith("gymnasium:"):
+        return name.partition(":")[2].rpartition(":")[0]
+    return name if name.endswith(".py") else name.rpartition(":")[0]
+
+
+def _root(module_name: str, file: Path) -> Path:
+    """Return the folder from which a file is imported under a name."""
+    return file.resolve().parents[module_name.count(".") + (file.stem == "__init__")]
+
+
+def _own_file(name: str | None) -> Path | None:
+    """Return the source file of a module as a path; None if it is not there or was installed."""
+    file = Path(name or "").resolve()
+    if file.suffix != ".py" or not file.is_file() or _INSTALLED & {*file.parts}:
         return None
-    owner = name.rsplit(":", 1)[0]
-    file = (
-        owner if owner.endswith(".py") else getattr(sys.modules.get(owner), "__file__", None) if ":" in name else None
-    )
-    if file is None or PACKAGE in Path(file).parents:
-        return None
-    return Path(file) if Path(file).is_file() else None
+    return None if {PACKAGE, Path(sysconfig.get_path("stdlib")).resolve()} & {*file.parents} else file
+
+
+def _imports(file: Path, package: str) -> Iterator[str]:
+    """Yield the names that a file of a package imports, whether modules or not, and the packages that hold them."""
+    names = [package]
+    for node in ast.walk(ast.parse(file.read_bytes())):
+        if isinstance(node, ast.Import):
+            names += [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            origin = importlib.util.resolve_name("." * node.level + (node.module or ""), package)
+            names += [f"{origin}.{alias.name}" for alias in node.names]
+    for name in names:
+        parts = name.split(".")
+        yield from (".".join(parts[:length]) for length in range(1, len(parts) + 1))
 
 
 def _member(module: ModuleType, owner: str, name: str) -> Any:
@@ -209,19 +274,35 @@ def _import_module(module_name: str) -> ModuleType:
         raise TargetError(f"cannot import {module_name}: {type(error).__name__}: {error}") from error
 
 
+def _name_of_file(path: Path) -> str:
+    """Return the name under which a file is loaded as a module."""
+    return f"parallel_agents_target_{path.stem}"
+
+
+def is_loading() -> bool:
+    """Return True while the file of a target is being loaded: then it must define things and run nothing."""
+    return bool(_loading)
+
+
 def _load_file(path: Path) -> ModuleType:
-    name = f"parallel_agents_target_{path.stem}"
+    main = sys.modules["__main__"]
+    if Path(getattr(main, "__file__", None) or "").resolve() == path.resolve():
+        return main  # a script that loads a run of its own class must not run again
+    name = _name_of_file(path)
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
         raise TargetError(f"{path} cannot be loaded as a Python file")
     _add_to_path(path.resolve().parent)
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module  # dataclasses and pickle look up their module there
+    _loading.append(path)
     try:
         spec.loader.exec_module(module)
     except (Exception, SystemExit) as error:  # a script without a main guard may call sys.exit
         del sys.modules[name]
         raise TargetError(f"{path} raised while it was loaded: {type(error).__name__}: {error}") from error
+    finally:
+        _loading.pop()
     return module
 
 

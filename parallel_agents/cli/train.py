@@ -52,10 +52,7 @@ def train(options: Train) -> None:
 def resume(options: Resume) -> None:
     """Continue a run from its newest good checkpoint; start at its first epoch if it has no checkpoint yet."""
     open_trackers(options)  # report a missing package before anything is written
-    with (
-        RunFolder.open(options.run_dir, write=True) as folder,
-        open_run_log(folder, quiet=options.quiet) as log,
-    ):
+    with RunFolder.open(options.run_dir, write=True) as folder:
         environment = open_environment(folder, options.target)
         run, experiment = environment.prepare(), environment.config.experiment
         if reason := checkpoint_obstacle(run):
@@ -63,18 +60,19 @@ def resume(options: Resume) -> None:
                 f"{folder.path} has nothing to go on from, since no checkpoint could be taken: {reason}; then train it "
                 "with another --out"
             )
-        has_checkpoint = bool(Store(folder.path).epochs())
-        manifest, damages = restore(run, folder.path) if has_checkpoint else (None, [])
-        for damage in damages:
-            structlog.get_logger().warning("checkpoint_damaged", detail=damage)
-            sys.stderr.write(f"damaged: {damage}\n")
-        checkpointer = Checkpointer(run, folder.path, keep_last=experiment.keep_last, lock=folder.lock)
-        run.checkpointer = checkpointer
-        if manifest is None:
-            sys.stderr.write("the run stopped before its first checkpoint: it starts from its first epoch\n")
-        else:
-            checkpointer.continue_from(manifest)
-        summary = _run_training(environment, log, options.epochs or experiment.epochs, options)
+        with open_run_log(folder, quiet=options.quiet) as log:
+            has_checkpoint = bool(Store(folder.path).epochs())
+            manifest, damages = restore(run, folder.path) if has_checkpoint else (None, [])
+            for damage in damages:
+                structlog.get_logger().warning("checkpoint_damaged", detail=damage)
+                sys.stderr.write(f"damaged: {damage}\n")
+            checkpointer = Checkpointer(run, folder.path, keep_last=experiment.keep_last, lock=folder.lock)
+            run.checkpointer = checkpointer
+            if manifest is None:
+                sys.stderr.write("the run stopped before its first checkpoint: it starts from its first epoch\n")
+            else:
+                checkpointer.continue_from(manifest)
+            summary = _run_training(environment, log, options.epochs or experiment.epochs, options)
     print_result(summary, _format(summary), as_json=options.json)
 
 
@@ -278,30 +276,35 @@ def _origin(layers: list[tuple[str, dict[str, Any]]], section: str, key: str) ->
 
 def _format(summary: Mapping[str, Any]) -> str:
     digest = summary["digest"] or f"none: {summary['no_digest']}"
+    run_dir = summary["run_dir"]
+    commands = ["eval", "watch"] if Store(Path(run_dir)).epochs() else ["watch"]
     return (
         f"{summary['epochs']} epochs, {summary['total_timesteps']:,} timesteps at {summary['fps']:,.0f} fps, "
         f"{summary['updates']:,} updates at {summary['updates_per_second']:,.0f}/s in {summary['wall_seconds']:.1f} s\n"
         f"{_format_episodes(summary)}"
-        f"{_format_sweep(summary['replicas'])}"
         f"digest {digest}\n"
-        f"run folder {summary['run_dir']}\n"
-        f"next: parallel-agents eval {summary['run_dir']}   or: parallel-agents watch {summary['run_dir']}\n"
+        f"run folder {run_dir}\n"
+        f"next: {'   or: '.join(f'parallel-agents {command} {run_dir}' for command in commands)}\n"
     )
 
 
 def _format_episodes(summary: Mapping[str, Any]) -> str:
+    """Return the mean return of the newest episodes; of a sweep only by setting, since settings are no seeds."""
+    replicas = summary["replicas"]
+    if any(replica["setting"] for replica in replicas):
+        ended = all(replica["ep_rew_mean"] is not None for replica in replicas)
+        return _format_sweep(replicas, "ep_rew_mean" if ended else "mean_reward")
     if summary["ep_rew_mean"] is None:
         return f"no episode has ended; mean reward per agent and epoch {summary['mean_reward']:.2f}\n"
     return f"ep_rew_mean {summary['ep_rew_mean']:.2f}, ep_len_mean {summary['ep_len_mean']:.1f} (newest episodes)\n"
 
 
-def _format_sweep(replicas: Sequence[Mapping[str, Any]]) -> str:
+def _format_sweep(replicas: Sequence[Mapping[str, Any]], measure: str) -> str:
     """Return a line for each combination of a sweep, the best first, with its 95 % interval over seeds."""
     groups: dict[str, list[float]] = {}
     for replica in replicas:
-        groups.setdefault(setting_name(replica["setting"]), []).append(replica["mean_reward"])
-    if "" in groups:
-        return ""
-    intervals = {setting: mean_interval(np.array(rewards)) for setting, rewards in groups.items()}
+        groups.setdefault(setting_name(replica["setting"]), []).append(replica[measure])
+    intervals = {setting: mean_interval(np.array(values)) for setting, values in groups.items()}
     ranked = sorted(intervals.items(), key=lambda pair: -pair[1].estimate)
-    return "".join(f"  {setting}: {mean:.2f} [{low:.2f}, {high:.2f}]\n" for setting, (mean, low, high) in ranked)
+    rows = "".join(f"  {setting}: {mean:.2f} [{low:.2f}, {high:.2f}]\n" for setting, (mean, low, high) in ranked)
+    return f"{measure} of each setting, with its 95 % interval over seeds:\n{rows}"

@@ -16,8 +16,8 @@ from parallel_agents.checkpoint.store import Store
 from parallel_agents.cli.commands import Diff, Verify
 from parallel_agents.cli.output import print_result
 from parallel_agents.cli.record import (
+    compared_config,
     differences,
-    flat_config,
     open_environment,
     read_config,
     read_record,
@@ -184,17 +184,13 @@ def diff(options: Diff) -> int:
     summaries = read_summary(one), read_summary(other)
     records = read_record(one), read_record(other)
     digests, epochs = ([summary.get(name) for summary in summaries] for name in ("digest", "epochs"))
-    # a run may have been resumed to more epochs than it was started with
-    configs = [
-        {**flat_config(run), "experiment.epochs": count} for run, count in zip((one, other), epochs, strict=True)
-    ]
     equal = digests[0] is not None and digests[0] == digests[1]
     result = {
         "runs": [str(one.path), str(other.path)],
         "equal": equal,
         "digests": digests,
         "epochs": epochs,
-        "config": differences(*configs),
+        "config": differences(compared_config(one), compared_config(other)),
         "fingerprint": differences(*(record.get("fingerprint", {}) for record in records)),
         "version": differences(*({"version": record.get("version"), "git": record.get("git")} for record in records)),
         "sources": differences(_source_hashes(one), _source_hashes(other)),

@@ -379,7 +379,9 @@ def check_keys(values: Iterable[str], known: list[str], what: str, prefix: str =
         if key not in known:
             near = difflib.get_close_matches(str(key), known, n=1)
             hint = f"; did you mean {prefix}{near[0]}?" if near else "."
-            if key in ELSEWHERE:
+            if ELSEWHERE.get(key) == f"{prefix}{key}":
+                hint = "; it is an option of another algorithm."
+            elif key in ELSEWHERE:
                 hint = f"; here it is {ELSEWHERE[key]}."
             raise ConfigError(f"unknown {what} {prefix}{key}{hint} Allowed: {', '.join(known)}")
 

@@ -287,7 +287,9 @@ def _buffers(suite: _Suite) -> str:
             "no agent has kept a single transition",
             "can_act() must be True where agents act; an agent whose episode has ended stores nothing",
         )
-    return f"{len(sizes)} agents keep {min(sizes, default=0)} to {max(sizes, default=0)} transitions, each in its own"
+    if not sizes:
+        return "no agent has a buffer that could be looked into"
+    return f"{len(sizes)} agents keep {min(sizes)} to {max(sizes)} transitions, each in its own"
 
 
 def _modes(suite: _Suite, backends: Sequence[str]) -> str:

@@ -102,9 +102,11 @@ class RecentRates:
 
 def _plan(run: RunInfo) -> str:
     """Return a text such as `8 agents, 4 worlds, epochs 1 to 200`."""
-    replicas = f", {run.replicas} replicas" if run.replicas > 1 else ""
-    agents = len(run.agents) // run.replicas
-    return f"{agents} agents, {run.worlds} worlds{replicas}, epochs {run.first_epoch} to {run.epochs}"
+    counts = {"agent": len(run.agents) // run.replicas, "world": run.worlds}
+    if run.replicas > 1:
+        counts["replica"] = run.replicas
+    things = ", ".join(f"{count} {name}{'s' if count != 1 else ''}" for name, count in counts.items())
+    return f"{things}, epochs {run.first_epoch} to {run.epochs}"
 
 
 class _Display(BaseCallback):
@@ -150,7 +152,7 @@ class PlainProgress(_Display):
 
     def on_start(self, run: RunInfo) -> None:
         super().on_start(run)
-        self._stream.write(f"{run.environment}: {_plan(run)}; the first epoch may compile kernels\n")
+        self._stream.write(f"{run.environment}: {_plan(run)}; the first epochs may compile kernels, once\n")
         self._stream.flush()
 
     def on_end(self, summary: Mapping[str, Any]) -> None:

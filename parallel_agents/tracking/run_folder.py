@@ -150,8 +150,13 @@ def _read_run_file(path: Path) -> tuple[str, str]:
 
 
 def _slug(environment: str) -> str:
-    """Return a valid folder name for any target."""
-    return re.sub(r"[^\w.]+", "-", environment, flags=re.ASCII).strip("-._") or "run"
+    """Return a valid folder name for any target.
+
+    >>> _slug("games/berries.py:Berries")
+    'games-berries-Berries'
+    """
+    name = re.sub(r"\.py(?=:|$)", "", environment)
+    return re.sub(r"[^\w.]+", "-", name, flags=re.ASCII).strip("-._") or "run"
 
 
 def flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:

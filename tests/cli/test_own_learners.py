@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from parallel_agents import load_run
-from tests.cli.conftest import ROOT, Command, settings
+from tests.cli.conftest import ROOT, Command, run_process, settings
 
 TABLE = '''
 """A tabular learner of own draws; with GLOBAL it draws from numpy's global generator, without STATE it forgets."""
@@ -74,6 +75,41 @@ def game(tmp_path: Path, command: Command) -> None:
     (tmp_path / "guess.py").write_text(text[:start] + text[end:])
 
 
+SCRIPT = """
+from guess import Guess
+from table import Table
+from parallel_agents import load_run, train
+
+class Mine(Table):
+    pass
+
+class Other(Guess):
+    pass
+
+GUARD
+    train(Other, algo=Mine, out="run", progress=False)
+    print(load_run("run").evaluate(episodes=2).mean_return)
+"""
+
+
+@pytest.mark.usefixtures("game")
+@pytest.mark.parametrize("guard", ['if __name__ == "__main__":', "if True:"])
+def test_a_script_can_load_its_own_run_and_so_can_a_command(guard: str, command: Command, tmp_path: Path) -> None:
+    table(tmp_path)
+    (tmp_path / "script.py").write_text(SCRIPT.replace("GUARD", guard))
+    ended = run_process(sys.executable, "script.py", folder=tmp_path)
+    assert ended.code == 0, ended.err
+    copies = tmp_path / "run" / "source"
+    for what in ("target", "algorithm"):
+        assert {path.name for path in (copies / what).iterdir()} == {"script.py", "guess.py", "table.py"}
+    found = command("eval", "run", "--episodes", "2", "--json")
+    if guard == "if True:":
+        assert found.code == 2
+        assert "this file trains when it is loaded: put that below" in found.err
+    else:
+        assert found.json["mean_return"] == float(ended.out)
+
+
 @pytest.mark.usefixtures("game")
 def test_the_same_digest_twice_and_after_a_resume(command: Command, tmp_path: Path) -> None:
     algo = table(tmp_path)
@@ -134,10 +170,14 @@ def test_without_a_state_resume_and_eval_refuse_with_the_reason(command: Command
     ended = command("train", "guess.py", "--algo", table(tmp_path, stateful=False), *QUIET, "--out", "run")
     assert ended.json["digest"] is None
     assert "has no state_dict() and load_state_dict(state): write them" in ended.json["no_digest"]
+    log = (tmp_path / "run" / "log.jsonl").read_bytes()
     for name in ("resume", "eval"):
         refused = command(name, "run")
         assert refused.code in (1, 2)
-        assert "has no state_dict() and load_state_dict(state)" in refused.err
+        assert refused.err.count("has no state_dict() and load_state_dict(state)") == 1, "once, not in a log as well"
+    assert (tmp_path / "run" / "log.jsonl").read_bytes() == log, "a refused command is no failure of the run"
+    out = command("train", "guess.py", "--algo", table(tmp_path, stateful=False), "--quiet", "--out", "other").out
+    assert out.endswith(f"next: parallel-agents watch {tmp_path / 'other'}\n"), "eval would refuse"
 
 
 def test_an_algorithm_that_cannot_apply_is_an_error(command: Command, tmp_path: Path) -> None:

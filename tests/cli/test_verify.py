@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -186,7 +187,26 @@ def test_runs_are_compared_by_setting_with_intervals_over_seeds(command: Command
     for row in result["rows"]:
         assert row["low"] <= row["mean"] <= row["high"]
     assert any(line.startswith("experiment.seeds: 3 | 2") for line in result["config"])
+    assert not any(line.endswith("{}") for line in result["config"]), "an empty table is nothing"
     assert "settings that differ, in one | other:\n" in command("compare", "one", "other").out
+
+
+def test_the_end_of_a_sweep_names_the_return_of_each_setting(command: Command, tmp_path: Path) -> None:
+    out = command("train", "guess.py", "--quiet", "--out", "run", "--seeds", "2", "--sweep", "model.lr=0.1,0.001").out
+    assert "ep_rew_mean of each setting, with its 95 % interval over seeds:\n" in out
+    assert "(newest episodes)" not in out, "settings are not pooled"
+    replicas = json.loads((tmp_path / "run" / "summary.json").read_text())["replicas"]
+    for setting in ("model.lr=0.1", "model.lr=0.001"):
+        found = [row["ep_rew_mean"] for row in replicas if f"model.lr={row['setting']['model.lr']}" == setting]
+        assert f"  {setting}: {sum(found) / 2:.2f} [" in out
+
+
+def test_a_resumed_run_is_compared_by_the_epochs_that_were_run(command: Command) -> None:
+    train(command, "one")
+    train(command, "other", "--epochs", "6")
+    command("resume", "one", "--epochs", "6", "--quiet")
+    assert command("compare", "one", "other", "--json").json["config"] == []
+    assert command("diff", "one", "other", "--json").json["config"] == []
 
 
 def test_eval_never_pools_the_settings_of_a_sweep(command: Command) -> None:
@@ -213,6 +233,128 @@ def test_eval_from_elsewhere_finds_the_target_or_its_copy(
     refused = command("eval", "../run")
     assert refused.code == 2
     assert "is gone: give --target" in refused.err
+
+
+@pytest.fixture
+def forget_modules(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], None]]:
+    """Return a function that puts path and modules back as they were, as they are in a new process."""
+    path, modules = [*sys.path], {*sys.modules}
+
+    def forget() -> None:
+        sys.path[:] = path
+        for name in {*sys.modules} - modules:
+            if name.partition(".")[0] in ("rules", "numbers_of", "guess_of", "mine", "duel"):
+                del sys.modules[name]
+
+    monkeypatch.setattr(sys, "path", [*path])
+    yield forget
+    forget()
+
+
+OWN_TARGETS = {
+    "guess_of.py": {"guess_of.py", "rules.py", "numbers_of/__init__.py", "numbers_of/more.py"},
+    "guess_of:Guess": {"guess_of.py", "rules.py", "numbers_of/__init__.py", "numbers_of/more.py"},
+    "mine.deep.guess:Guess": {"mine/__init__.py", "mine/deep/__init__.py", "mine/deep/guess.py", "mine/near.py"},
+}
+
+
+@pytest.mark.parametrize("target", OWN_TARGETS)
+def test_a_run_holds_the_modules_that_its_target_imports(
+    target: str, command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, forget_modules: Callable[[], None]
+) -> None:
+    """So it can be evaluated where none of them is left; what the target does not import is not copied."""
+    game, here = (tmp_path / "guess.py").read_text(), tmp_path / "here"
+    for name, text in {
+        "guess_of.py": f"import json\nimport numpy\nimport rules\nfrom rules import EPOCHS\n{game}",
+        "rules.py": "from numbers_of.more import EPOCHS\n",
+        "numbers_of/__init__.py": "",
+        "numbers_of/more.py": "EPOCHS = 2\n",
+        "numbers_of/unused.py": "",
+        "mine/__init__.py": "",
+        "mine/deep/__init__.py": "",
+        "mine/deep/guess.py": f"from .. import near\nfrom . import __name__\n{game}",
+        "mine/near.py": "",
+    }.items():
+        (here / name).parent.mkdir(parents=True, exist_ok=True)
+        (here / name).write_text(text)
+    monkeypatch.chdir(here)
+    command("train", target, "--out", "../run", "--quiet")
+    copies = tmp_path / "run" / "source" / "target"
+    assert {str(path.relative_to(copies)) for path in copies.rglob("*.py")} == OWN_TARGETS[target]
+    expected = command("eval", "../run", "--episodes", "2", "--json").json["mean_return"]
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    forget_modules()
+    assert command("eval", "../run", "--episodes", "2", "--json").json["mean_return"] == expected
+    shutil.rmtree(here)
+    forget_modules()
+    from_copy = command("eval", "../run", "--episodes", "2", "--json")
+    assert from_copy.json["mean_return"] == expected
+    assert "is gone: using the copy" in from_copy.err
+
+
+DUEL = """
+import numpy as np
+from gymnasium.spaces import Box, Discrete
+from pettingzoo import ParallelEnv
+
+class Duel(ParallelEnv):
+    metadata = {"name": "duel"}
+    possible_agents = ["a", "b"]
+
+    def observation_space(self, agent):
+        return Box(0, 1, (1,), np.float32)
+
+    def action_space(self, agent):
+        return Discrete(2)
+
+    def reset(self, seed=None, options=None):
+        self.agents, self.turn = ["a", "b"], 0
+        return {name: np.zeros(1, np.float32) for name in self.agents}, {name: {} for name in self.agents}
+
+    def step(self, actions):
+        self.turn += 1
+        names, self.agents = self.agents, self.agents if self.turn < 3 else []
+        give = lambda value: {name: value for name in names}
+        rewards = {name: float(actions[name]) for name in names}
+        return give(np.zeros(1, np.float32)), rewards, give(False), give(self.turn == 3), give({})
+
+def parallel_env():
+    return Duel()
+"""
+
+
+def test_an_own_pettingzoo_module_is_found_from_elsewhere(
+    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, forget_modules: Callable[[], None]
+) -> None:
+    (tmp_path / "zoo").mkdir()
+    (tmp_path / "zoo" / "duel.py").write_text(DUEL)
+    monkeypatch.syspath_prepend(tmp_path / "zoo")
+    command("train", "pettingzoo:duel", "--epochs", "2", "--out", "run", "--quiet")
+    (tmp_path / "zoo").rename(tmp_path / "gone")
+    forget_modules()
+    assert "using the copy" in command("eval", "run", "--episodes", "2").err
+
+
+def test_a_game_of_the_package_is_recorded_and_loaded_from_the_package(command: Command, tmp_path: Path) -> None:
+    command("train", "coins", "--epochs", "1", "--out", "run", "--quiet", "--set", "experiment.record_period=0")
+    record = json.loads((tmp_path / "run" / "record.json").read_text())
+    copied = tmp_path / "run" / record["sources"]["target"]["copy"]
+    assert copied.read_text() == Path(record["sources"]["target"]["path"]).read_text()
+    record["sources"]["target"]["path"] = "/gone/coins.py"  # another installation
+    (tmp_path / "run" / "record.json").write_text(json.dumps(record))
+    assert "is gone" not in command("eval", "run", "--episodes", "1").err
+
+
+def test_a_target_that_has_changed_since_is_told(command: Command, tmp_path: Path) -> None:
+    """Otherwise an old run would play a new game without a word."""
+    train(command, "run")
+    assert "has changed" not in command("eval", "run", "--episodes", "1").err
+    (tmp_path / "guess.py").write_text((tmp_path / "guess.py").read_text() + "# edited\n")
+    copy = tmp_path / "run" / "source" / "target" / "guess.py"
+    told = f"guess.py has changed since this run was started; to use it as it was then, give --target: {copy}\n"
+    assert told in command("eval", "run", "--episodes", "1").err
+    assert "has changed" not in command("eval", "run", "--episodes", "1", "--target", str(copy)).err
 
 
 def test_the_record_says_what_was_run(command: Command, tmp_path: Path) -> None:
@@ -245,6 +387,8 @@ def test_names_of_other_libraries_are_explained(command: Command) -> None:
     refused = command("train", "guess.py", "--set", "model.learning_rate=0.1")
     assert refused.code == 2
     assert "unknown key model.learning_rate; here it is model.lr." in refused.err
+    other = command("train", "guess.py", "--set", "model.ent_coef=0.1").err
+    assert "unknown key model.ent_coef; it is an option of another algorithm." in other
 
 
 def test_the_version_is_printed(command: Command) -> None:

@@ -263,7 +263,7 @@ def test_a_run_with_a_missing_state_refuses_a_checkpoint(tmp_path: Path) -> None
     first.prepare().checkpointer = Checkpointer(first.prepare(), tmp_path, keep_last=1)
     first.run_experiment(2)
     with pytest.raises(
-        CheckpointError, match=r"cannot be gone on with: the model of agent_1 \(WithoutStateDict\) can learn"
+        CheckpointError, match=r"has no checkpoint to start from: the model of agent_1 \(WithoutStateDict\) can learn"
     ):
         restore(line_with(WithoutStateDict(), Mixed).prepare(), tmp_path)
 

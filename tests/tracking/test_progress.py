@@ -46,7 +46,7 @@ def test_a_plain_line_is_written_every_few_seconds(make_run: Make, make_epoch: M
         progress.on_epoch(make_epoch(epoch))
     progress.on_end({})
     first, *lines = stream.getvalue().splitlines()
-    assert first == "hunt: 3 agents, 1 worlds, epochs 1 to 100; the first epoch may compile kernels"
+    assert first == "hunt: 3 agents, 1 world, epochs 1 to 100; the first epochs may compile kernels, once"
     assert lines[0] == "epoch 1/100  ep_rew_mean 3  ep_len_mean 30  fps 400  updates/s 24  lag 1"
     assert lines[1] == "epoch 11/100  ep_rew_mean 3  ep_len_mean 30  fps 400  updates/s 24  lag 1"
     assert lines[-1] == "epoch 100/100  ep_rew_mean 3  ep_len_mean 30  fps 400  updates/s 24  lag 1  after 0:00:50"

@@ -31,7 +31,7 @@ def test_a_new_folder_is_named_by_environment_time_and_id(tmp_path: Path) -> Non
     [
         ("gymnasium:CartPole-v1", "gymnasium-CartPole-v1-2"),
         ("../../etc/passwd", "etc-passwd-2"),
-        ("examples/ü b.py", "examples-b.py-2"),
+        ("examples/ü b.py", "examples-b-2"),
         ("..", "run-2"),
     ],
 )
