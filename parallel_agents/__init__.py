@@ -16,11 +16,11 @@ Names are loaded when they are used, so that `parallel-agents --help` does not p
 
 from __future__ import annotations
 
-import importlib
 import os
 from typing import TYPE_CHECKING, Any
 
 from parallel_agents.core import __version__
+from parallel_agents.core.process import import_quickly
 
 # Read by MKL at its first call and silently ignored afterwards, hence here, before anything can import torch.
 os.environ.setdefault("MKL_CBWR", "AUTO")
@@ -79,7 +79,7 @@ if TYPE_CHECKING:
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module 'parallel_agents' has no attribute {name!r}")
-    return getattr(importlib.import_module(f"parallel_agents.{_HOMES[name]}"), name)
+    return getattr(import_quickly(f"parallel_agents.{_HOMES[name]}"), name)
 
 
 def __dir__() -> list[str]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, make_dataclass
 from functools import partial, reduce
-from importlib import import_module
 from operator import or_
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, get_args
@@ -12,6 +11,7 @@ from typing import Annotated, Any, ClassVar, Literal, get_args
 import tyro
 
 from parallel_agents.core.config import BackendName
+from parallel_agents.core.process import import_quickly
 
 _arg = partial(tyro.conf.arg, help_behavior_hint="")  # without "(default: …)" or "(optional)" in the help
 
@@ -50,7 +50,7 @@ class Command:
     def run(self) -> int | None:
         """Run the command and return its exit code, None for 0."""
         module, _, name = self.function.partition(":")
-        code: int | None = getattr(import_module(f"parallel_agents.cli.{module}"), name)(self)
+        code: int | None = getattr(import_quickly(f"parallel_agents.cli.{module}"), name)(self)
         return code
 
 

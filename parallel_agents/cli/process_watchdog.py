@@ -28,6 +28,7 @@ from typing import Any, BinaryIO
 
 from parallel_agents.cli.signals import DIRECT, GRACE, LAST_SIGNAL, PASSED_ON, STOP_SIGNALS, WAKE_SIGNAL
 from parallel_agents.core.errors import Interrupted
+from parallel_agents.core.process import leave
 
 POLL = 0.25
 """Seconds between two checks of the shared memory."""
@@ -110,7 +111,7 @@ def can_fork() -> bool:
 
 
 def run_in_child(command: Callable[[], int], *, as_json: bool) -> int:
-    """Run a command in a child process and return its exit code. Returns in both processes."""
+    """Run a command in a child process and return its exit code; the child itself ends here."""
     status, parent = SharedStatus(), os.getpid()
     with tempfile.TemporaryFile() as stacks:
         wake_reader, wake_writer = os.pipe()
@@ -141,7 +142,7 @@ def run_in_child(command: Callable[[], int], *, as_json: bool) -> int:
         except Interrupted as error:  # raised while the command reported another error
             code = error.exit_code
         status.cells[EXIT_CODE] = code + 1
-        return code
+        return leave(code)
 
 
 def _end_with(parent: int) -> None:

@@ -98,7 +98,8 @@ def _git_state(folder: Path) -> dict[str, Any] | None:
     """Return commit and dirty state of the repository of a folder; None if it is in none."""
 
     def git(*words: str) -> str:
-        command = ["git", "-C", str(folder), *words]
+        # git would take the lock of the repository to note what it has seen, and leave it there if it is killed
+        command = ["git", "--no-optional-locks", "-C", str(folder), *words]
         return subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout.strip()
 
     try:

@@ -12,7 +12,7 @@ pipe, or the error of a failed fork, and later the exit code. Linux kills it whe
 from __future__ import annotations
 
 import ctypes
-import importlib
+import gc
 import io
 import os
 import pickle
@@ -36,6 +36,7 @@ from multiprocessing.connection import wait
 from typing import Any
 
 from parallel_agents.core.errors import RunError
+from parallel_agents.core.process import import_quickly, leave
 
 MOST_DESCRIPTORS = 248
 """That a worker may share with its parent; Linux passes 253 at once."""
@@ -274,11 +275,13 @@ def serve(channel: int, parent: int) -> None:
     job = _fork_workers(socket.socket(fileno=channel))
     if job is not None:
         _do(job)
+        leave(0)
 
 
 def _fork_workers(channel: socket.socket) -> Any:
     """Serve the requests of the parent. Return None at their end and, in each worker, the file with its job."""
-    importlib.import_module(f"{_PACKAGE}.execution.process")
+    import_quickly(f"{_PACKAGE}.execution.process")
+    gc.freeze()  # a worker that looked through what it shares with the server would copy it
     woken, wake = os.pipe()
     os.set_blocking(wake, False)
     signal.set_wakeup_fd(wake)
@@ -306,7 +309,7 @@ def _fork(status: int, job: int, stdout: int, stderr: int, *shared: int, statuse
     file = open(job, "rb")  # noqa: SIM115 - the worker closes it
     with suppress(Exception):  # the worker meets the same error, and reports it
         for module in pickle.load(file):
-            importlib.import_module(module)
+            import_quickly(module)
     try:
         with warnings.catch_warnings():  # Python warns of threads: those of OpenBLAS are made for being forked
             warnings.simplefilter("ignore")

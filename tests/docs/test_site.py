@@ -16,18 +16,16 @@ ROOT = Path(__file__).parents[2]
 PAGES = sorted((ROOT / "docs").rglob("*.md"))
 
 
-def build(folder: Path, extra: str = "") -> subprocess.CompletedProcess[str]:
-    """Build a copy of the site in a folder, with something added to its first page."""
-    for name in ("docs", "parallel_agents", "tools"):
-        shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
-    shutil.copy(ROOT / "mkdocs.yml", folder)
-    with (folder / "docs/index.md").open("a") as page:
-        page.write(extra)
+def build(folder: Path) -> subprocess.CompletedProcess[str]:
+    """Build the site in a folder."""
     command = [Path(sys.executable).with_name("zensical"), "build", "--strict"]
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=120, check=False)
 
 
 def test_the_site_builds_without_warnings_and_loads_nothing_from_elsewhere(tmp_path: Path) -> None:
+    for name in ("docs", "parallel_agents", "tools"):
+        shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(ROOT / "mkdocs.yml", tmp_path)
     result = build(tmp_path)
     assert result.returncode == 0, result.stdout + result.stderr
     for page in PAGES:
@@ -37,9 +35,15 @@ def test_the_site_builds_without_warnings_and_loads_nothing_from_elsewhere(tmp_p
 
 
 def test_a_link_to_a_page_that_is_not_there_fails_the_build(tmp_path: Path) -> None:
-    result = build(tmp_path, "\n[nothing](nothing.md)\n")
-    assert result.returncode != 0
-    assert "page does not exist" in result.stdout + result.stderr
+    """A site of one page, with the settings of ours."""
+    settings, _, _ = (ROOT / "mkdocs.yml").read_text().partition("\nnav:")
+    (tmp_path / "mkdocs.yml").write_text(f"{settings}\nnav:\n  - Home: index.md\n")
+    (tmp_path / "docs").mkdir()
+    for target, fails in (("index.md", False), ("nothing.md", True)):
+        (tmp_path / "docs/index.md").write_text(f"# Home\n\n[a page]({target})\n")
+        result = build(tmp_path)
+        assert (result.returncode != 0) is fails, result.stdout + result.stderr
+        assert ("page does not exist" in result.stdout + result.stderr) is fails
 
 
 def test_the_navigation_names_every_page() -> None:

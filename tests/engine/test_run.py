@@ -5,8 +5,6 @@ from __future__ import annotations
 import itertools
 import json
 import os
-import subprocess
-import sys
 import threading
 from collections.abc import Mapping
 from pathlib import Path
@@ -254,36 +252,3 @@ def test_the_thread_that_takes_snapshots_makes_no_difference(lag: int, sync: str
         return str(Line(config=config).run_experiment()["digest"])
 
     assert digest(backend="thread", num_workers=2, buffer_sync=sync) == digest()
-
-
-# -- a script of a user ---------------------------------------------------------------------------------------
-
-SCRIPT = """
-import json
-print("started")
-with open("runs.txt", "a") as file:
-    file.write("once\\n")
-from tests.env.line_worlds import Line, tiny
-summary = Line(config=tiny(parallel={"backend": "process", "num_workers": 1})).run_experiment()
-print(json.dumps({"digest": summary["digest"], "backend": summary["backend"]}))
-"""
-
-
-def test_a_script_without_a_main_guard_works_with_learner_processes(tmp_path: Path) -> None:
-    """And the learner processes do not run the script again."""
-    (tmp_path / "experiment.py").write_text(SCRIPT)
-    path = os.pathsep.join([str(Path(__file__).parents[2]), *sys.path])
-    ended = subprocess.run(
-        [sys.executable, "-W", "error", "experiment.py"],
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": path},
-        capture_output=True,
-        text=True,
-        timeout=100,
-        check=False,
-    )
-    assert ended.returncode == 0, ended.stderr
-    started, result = ended.stdout.splitlines()
-    assert started == "started"
-    assert (tmp_path / "runs.txt").read_text() == "once\n"
-    assert json.loads(result) == {"digest": Line(config=tiny()).run_experiment()["digest"], "backend": "process"}

@@ -10,8 +10,6 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from tests.execution.conftest import nothing_left as nothing_left
 
 ROOT = Path(__file__).parents[2]
@@ -59,14 +57,3 @@ def until(condition: Callable[[], object], seconds: float = 20.0) -> bool:
     while not (holds := condition()) and time.monotonic() < give_up:
         time.sleep(0.01)
     return bool(holds)
-
-
-@pytest.fixture
-def python(tmp_path: Path) -> Callable[..., Ended]:
-    """Return a function that runs a script in a folder of its own."""
-
-    def run_script(script: str, *words: object, timeout: float = 100.0) -> Ended:
-        (tmp_path / "script.py").write_text(script)
-        return run("script.py", *words, folder=tmp_path, timeout=timeout)
-
-    return run_script

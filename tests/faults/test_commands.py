@@ -7,14 +7,15 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.execution.conftest import shared_memory
-from tests.faults.conftest import begin, run, until
+from tests.faults.conftest import begin, until
+from tests.faults.forked import Forked, command, script
 
 START = """
 import signal, sys
@@ -22,9 +23,7 @@ signal.signal(signal.SIGINT, signal.default_int_handler)  # as from a terminal
 from parallel_agents.cli import main
 sys.exit(main())
 """
-HASTY = START.replace(
-    "sys.exit", "from parallel_agents.cli import process_watchdog\nprocess_watchdog.GRACE = 1.0\nsys.exit"
-)
+HASTY = {"parallel_agents.cli.process_watchdog:GRACE": 1.0}
 GAME = '''
 """Counts, and may hang in a turn."""
 import time
@@ -56,10 +55,16 @@ class Count(ParallelEnvironment):
 '''
 
 
-def started(folder: Path, *words: str, start: str = START) -> subprocess.Popen[str]:
-    """Start a run in a process group of its own, and return it once it has written two checkpoints."""
+def started(
+    folder: Path, *words: str, anew: bool = False, patches: Mapping[str, object] | None = None
+) -> subprocess.Popen[str] | Forked:
+    """Start a run in a process group of its own, and return it once it has written two checkpoints.
+
+    anew: in a new interpreter, as from a terminal.
+    """
     (folder / "count.py").write_text(GAME)
-    process = begin("-c", start, "train", "count.py", "--quiet", "--json", "--out", "mine", *words, folder=folder)
+    words = ("train", "count.py", "--quiet", "--json", "--out", "mine", *words)
+    process = begin("-c", START, *words, folder=folder) if anew else command(folder, *words, patches=patches)
     second = folder / "mine" / "checkpoints" / "epoch-000002.json"
     assert until(lambda: second.exists() or process.poll() is not None, 90.0), "the run did not get going"
     assert process.poll() is None, process.communicate()
@@ -78,7 +83,7 @@ def _runs(pid: str) -> bool:
         return False
 
 
-def family(process: subprocess.Popen[str]) -> list[str]:
+def family(process: subprocess.Popen[str] | Forked) -> list[str]:
     """Return the processes of the group other than the first."""
     listed = subprocess.run(["ps", "-o", "pid=", "-g", str(process.pid)], capture_output=True, text=True, check=False)
     return [pid for pid in listed.stdout.split() if int(pid) != process.pid]
@@ -88,7 +93,7 @@ def family(process: subprocess.Popen[str]) -> list[str]:
 def test_f21_f22_a_signal_finishes_the_epoch_writes_a_checkpoint_and_ends_the_run(
     number: signal.Signals, code: int, tmp_path: Path
 ) -> None:
-    process = started(tmp_path, "--backend", "thread")
+    process = started(tmp_path, "--backend", "thread", anew=number == signal.SIGINT)
     time.sleep(0.05 * (number % 7))
     process.send_signal(number)
     out, err = process.communicate(timeout=60)
@@ -117,7 +122,7 @@ def test_f21_a_second_interrupt_ends_the_run_at_once(tmp_path: Path) -> None:
 
 
 def test_f21_an_epoch_that_does_not_end_within_the_grace_period_is_abandoned(tmp_path: Path) -> None:
-    process = started(tmp_path, "--backend", "inline", "--set", "world.hang=true", start=HASTY)
+    process = started(tmp_path, "--backend", "inline", "--set", "world.hang=true", patches=HASTY)
     time.sleep(0.3)
     process.send_signal(signal.SIGTERM)
     _, err = process.communicate(timeout=60)
@@ -127,7 +132,7 @@ def test_f21_an_epoch_that_does_not_end_within_the_grace_period_is_abandoned(tmp
 
 def test_f23_f24_a_killed_parent_leaves_no_child_and_no_shared_memory(tmp_path: Path) -> None:
     before = shared_memory()
-    process = started(tmp_path, "--backend", "process")
+    process = started(tmp_path, "--backend", "process", anew=True)
     children = family(process)
     assert len(children) >= 3, "the run, the server that forks workers, and a worker"
     process.kill()
@@ -158,7 +163,7 @@ def test_f38_what_cannot_be_interrupted_ends_the_command_and_writes_tracebacks(t
     (tmp_path / "stubborn.py").write_text(stubborn)
     words = ["train", "stubborn.py", "--quiet", "--out", "mine", "--backend", "inline"]
     settings = ["--set", "world.hang=true", "--set", "parallel.world_deadline=0.5"]
-    ended = run("-c", START, *words, *settings, folder=tmp_path)
+    ended = command(tmp_path, *words, *settings).ended()
     assert ended.returncode == 1, ended.stderr
     assert "hangs at turn 1 of epoch 3 and cannot be interrupted" in ended.stderr
     assert "in apply_actions" in next((tmp_path / "mine").glob("stacks-*.txt")).read_text()
@@ -178,8 +183,8 @@ def odd(folder: Path, do: str, *words: str) -> subprocess.CompletedProcess[str]:
     """Run four epochs with a checkpoint of each, in which a world does something odd in the third."""
     assert "exec" in ODD
     (folder / "odd.py").write_text(ODD)
-    command = ["train", "odd.py", "--quiet", "--out", "mine", "--epochs", "4", "--set", f"world.do={do}", *words]
-    return run("-c", START, *command, folder=folder)
+    words = ("train", "odd.py", "--quiet", "--out", "mine", "--epochs", "4", "--set", f"world.do={do}", *words)
+    return command(folder, *words).ended()
 
 
 def last_record(folder: Path) -> dict[str, Any]:
@@ -204,7 +209,7 @@ def test_f73_sys_exit_before_the_run_is_a_failure_too(tmp_path: Path) -> None:
         "import sys\nfrom parallel_agents import ParallelEnvironment\n"
         "class Leaves(ParallelEnvironment):\n    def __init__(self, **_):\n        sys.exit(0)\n"
     )
-    ended = run("-c", START, "train", "leaves.py", "--json", "--quiet", folder=tmp_path)
+    ended = command(tmp_path, "train", "leaves.py", "--json", "--quiet").ended()
     assert ended.returncode == 1, ended.stderr
     assert json.loads(ended.stdout) == {"error": "SystemExit", "message": "sys.exit(0) was called"}
 
@@ -250,10 +255,9 @@ def test_f41_every_record_says_which_run_role_thread_and_version(tmp_path: Path)
         assert record["thread"]
 
 
-def test_f42_a_script_that_fails_while_learners_are_busy_ends_quickly(
-    python: Callable[..., Any], tmp_path: Path
-) -> None:
-    ended = python(
+def test_f42_a_script_that_fails_while_learners_are_busy_ends_quickly(tmp_path: Path) -> None:
+    ended = script(
+        tmp_path,
         """
 import threading, time
 from parallel_agents.algorithms.dqn import DQNLearner
@@ -279,8 +283,8 @@ finally:
     left = [thread.name for thread in threading.enumerate() if not thread.daemon]
     assert left == ["MainThread"], left
     print(f"{time.monotonic() - began:.2f}")
-"""
-    )
+""",
+    ).ended()
     assert ended.returncode == 1
     assert "main has failed" in ended.stderr
     assert float(ended.stdout) < 10.0

@@ -22,6 +22,7 @@ from parallel_agents.core.errors import CheckpointError, RunError
 from parallel_agents.core.files import write_atomically
 from tests.env.line_worlds import Line, tiny
 from tests.faults.conftest import run
+from tests.faults.forked import script
 from tests.faults.test_learners import Events
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
@@ -100,8 +101,8 @@ print(kill_at - 2)
 """
 
 
-def test_f25_a_kill_at_every_step_of_a_checkpoint_leaves_a_good_one(python: Any, tmp_path: Path) -> None:
-    ended = python(KILLED_WRITER, tmp_path / "run")
+def test_f25_a_kill_at_every_step_of_a_checkpoint_leaves_a_good_one(tmp_path: Path) -> None:
+    ended = script(tmp_path, KILLED_WRITER, tmp_path / "run").ended()
     assert ended.returncode == 0, ended.stderr
     assert int(ended.stdout) >= 8, "kills at so many different steps"
 
@@ -253,8 +254,9 @@ def test_f29_free_space_is_checked_before_the_start(tmp_path: Path, monkeypatch:
     assert recorded.names() == []
 
 
-def test_f29_a_limit_on_file_sizes_is_a_full_disk_too(python: Any, tmp_path: Path) -> None:
-    ended = python(
+def test_f29_a_limit_on_file_sizes_is_a_full_disk_too(tmp_path: Path) -> None:
+    ended = script(
+        tmp_path,
         """
 import resource, signal, sys
 from pathlib import Path
@@ -270,8 +272,8 @@ summary = game.run_experiment(4)
 assert summary["unwritten_checkpoints"] == 3, summary
 assert Store(Path("run")).newest_good()[0].epoch == 2
 assert not list(Path("run").rglob(".*"))
-"""
-    )
+""",
+    ).ended()
     assert ended.returncode == 0, ended.stderr
 
 

@@ -8,6 +8,7 @@ import re
 import shutil
 import signal
 import socket
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -20,7 +21,7 @@ import structlog
 
 from parallel_agents.checkpoint import Checkpointer, restore, writer
 from parallel_agents.checkpoint.store import Store
-from parallel_agents.cli import main
+from parallel_agents.cli import main, record
 from parallel_agents.core.errors import FolderInUse
 from parallel_agents.core.files import read_file
 from parallel_agents.core.folder_lock import FolderLock
@@ -431,3 +432,18 @@ def test_f63_the_advice_works_if_every_checkpoint_is_damaged(command: Command, t
     (tmp_path / "run" / "checkpoints").rename(tmp_path / "away")
     code, told, _ = command("resume", "run", "--quiet")
     assert (code, told["digest"]) == (0, whole["digest"])
+
+
+def test_f81_a_command_that_asks_git_never_takes_the_lock_of_the_repository(tmp_path: Path) -> None:
+    """A killed command would leave it there, and git would refuse to commit until somebody removes it."""
+    git = ["git", "-C", str(tmp_path), "-c", "user.name=A", "-c", "user.email=a@b"]
+    (tmp_path / "game.py").write_text("")
+    for words in (["init", "-q"], ["add", "."], ["commit", "-q", "-m", "A game"]):
+        subprocess.run([*git, *words], check=True, timeout=60)
+    os.utime(tmp_path / "game.py", (1, 1))  # git would write down that its content is the same nevertheless
+    before = (tmp_path / ".git" / "index").stat()
+    state = record._git_state(tmp_path)
+    assert state is not None
+    assert (len(state["commit"]), state["dirty"]) == (40, False)
+    after = (tmp_path / ".git" / "index").stat()
+    assert (after.st_ino, after.st_mtime_ns) == (before.st_ino, before.st_mtime_ns)

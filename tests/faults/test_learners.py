@@ -22,6 +22,7 @@ from parallel_agents.execution.workers import Worker
 from parallel_agents.tracking.callbacks import BaseCallback
 from tests.env.line_worlds import Line, tiny
 from tests.execution.test_handover import torn_reads
+from tests.faults.conftest import run
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
 LEARN = DQNLearner.learn
@@ -148,20 +149,25 @@ def test_f05_an_error_that_cannot_be_pickled_arrives_as_text() -> None:
     worker.close()
 
 
-def test_f08_the_process_of_the_user_is_never_forked_whatever_the_script_prefers(python: Any) -> None:
-    ended = python(
+def test_f08_the_process_of_the_user_is_never_forked_whatever_the_script_prefers(tmp_path: Path) -> None:
+    """And a script without a main guard is not run again by the learner processes."""
+    (tmp_path / "script.py").write_text(
         """
 import multiprocessing, torch
 multiprocessing.set_start_method("fork")
 import parallel_agents
+with open("runs.txt", "a") as file:
+    file.write("once ")
 torch.ones(500, 500) @ torch.ones(500, 500)
 from tests.env.line_worlds import Line, tiny
-fast = Line(config=tiny(parallel={"backend": "process", "num_workers": 1})).run_experiment()
-assert fast["backend"] == "process"
-assert fast["digest"] == Line(config=tiny()).run_experiment()["digest"]
+summary = Line(config=tiny(parallel={"backend": "process", "num_workers": 1})).run_experiment()
+print(summary["backend"], summary["digest"])
 """
     )
+    ended = run("-W", "error", "script.py", folder=tmp_path)
     assert ended.returncode == 0, ended.stderr
+    assert ended.stdout.split() == ["process", Line(config=tiny()).run_experiment()["digest"]]
+    assert (tmp_path / "runs.txt").read_text() == "once "
 
 
 def test_f06_f09_late_and_unread_answers_neither_confuse_nor_block() -> None:

@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from parallel_agents.core.kernel_cache import PACKAGE, source_hash
 from parallel_agents.execution import resources, workers
 from parallel_agents.execution.resources import Needs, shortage
 from tests.execution.stub_stacks import MarkStack
@@ -66,10 +67,13 @@ def runs(limit: str, count: int, when: str, *backends: str) -> dict[str, Any]:
 def compiled_kernels_of_that_user(folder: Path) -> dict[str, str]:
     """Return the environment in which that other user finds a copy of our compiled kernels, so as not to compile them."""
     own = Path(os.environ["NUMBA_CACHE_DIR"])
-    copy = shutil.copytree(own, folder / own.name)
-    for path in (folder, copy, *copy.rglob("*")):
+    hashes = {own.name.rpartition("-")[2], *map(source_hash, PACKAGE.rglob("*.py"))}
+    for kernels in own.parent.iterdir():
+        if kernels.name.rpartition("-")[2] in hashes:  # not those of other versions of the package
+            shutil.copytree(kernels, folder / kernels.name)
+    for path in (folder, *folder.rglob("*")):
         os.chown(path, USER, USER)
-    return {"NUMBA_CACHE_DIR": str(copy)}
+    return {"NUMBA_CACHE_DIR": str(folder / own.name)}
 
 
 @pytest.mark.parametrize(

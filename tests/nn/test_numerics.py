@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import os
 import platform
@@ -130,15 +131,13 @@ def test_the_fingerprint_of_compiled_kernels_names_libraries_for_worlds_that_may
 
 
 def test_the_fingerprint_changes_with_the_instructions_that_numba_and_numpy_may_use():
-    script = "import json; from parallel_agents.nn import numerics; print(json.dumps(numerics.fingerprint()))"
-
-    def fingerprint(**settings: str) -> dict[str, str]:
-        env = {**os.environ, **settings}
-        ended = subprocess.run([sys.executable, "-c", script], env=env, capture_output=True, check=True, timeout=100)
-        return json.loads(ended.stdout)
-
-    here = fingerprint()
-    other = fingerprint(NUMBA_CPU_NAME="nehalem", NUMBA_CPU_FEATURES="+sse4.2")
+    script = "from parallel_agents.nn import numerics; numerics.require(); print(numerics.fingerprint())"
+    env = {**os.environ, "NUMBA_CPU_NAME": "nehalem", "NUMBA_CPU_FEATURES": "+sse4.2"}
+    ended = subprocess.run(
+        [sys.executable, "-c", script], env=env, capture_output=True, text=True, check=True, timeout=100
+    )
+    numerics.require()
+    here, other = numerics.fingerprint(), ast.literal_eval(ended.stdout)
     changed = {name for name in here if here[name] != other[name]}
     assert changed == {"numba_cpu", "numba_features"}
 
