@@ -32,7 +32,7 @@ def test_measured_returns_are_drawn_and_their_mean_is_the_value():
 def test_regrets_can_be_counted_by_values_that_the_search_does_not_see():
     shown = VALUES[:, None]
     np.testing.assert_array_equal(
-        search_regrets(shown, 1.0, 8, seed=1, judge=VALUES), search_regrets(shown, 1.0, 8, seed=1)
+        search_regrets(shown, 1.0, 4, seed=1, judge=VALUES), search_regrets(shown, 1.0, 4, seed=1)
     )
     upside_down = search_regrets(shown, 1.0, 12, seed=1, judge=-VALUES)
     assert upside_down[-1] == np.ptp(VALUES)

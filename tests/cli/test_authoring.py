@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import io
+import runpy
 import sys
 import zipfile
+from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any
 
@@ -68,8 +71,9 @@ def test_a_new_game_can_be_trained_and_watched(command: Command, tmp_path: Path)
     assert len(text.splitlines()) < 120
     ruff = str(Path(sys.executable).with_name("ruff"))
     assert run_process(ruff, "format", "--check", "--isolated", "--line-length", "120", "berry_hunt.py").code == 0
-    script = run_process(sys.executable, "berry_hunt.py")
-    assert float(script.out.split("earn ")[1].split()[0]) > 5.0, script.err
+    with redirect_stdout(io.StringIO()) as printed:
+        runpy.run_path("berry_hunt.py", run_name="__main__")
+    assert float(printed.getvalue().split("earn ")[1].split()[0]) > 5.0
     ended = command("train", "berry_hunt.py", "--epochs", "6", "--worlds", "4", "--out", "mine", "--json", "--quiet")
     assert ended.code == 0, ended.err
     assert ended.json["updates"] > 0

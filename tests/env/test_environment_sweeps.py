@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from parallel_agents.cli import main
 from parallel_agents.core.config import Config
 from parallel_agents.core.errors import ConfigError
 from tests.equivalence.worlds import ROOT, Odd, run
@@ -52,18 +51,10 @@ def test_a_sweep_over_unsupported_keys_or_without_values_raises(sweep: dict[str,
         Config.build({"experiment": {"sweep": sweep}})
 
 
-def test_a_sweep_from_the_command_line_lists_its_settings(tmp_path: Path) -> None:
-    command = [
-        sys.executable,
-        "-m",
-        "parallel_agents",
-        "train",
-        "examples/treasure_hunt.py",
-        "--agents",
-        "2",
-        "--epochs",
-        "2",
-    ]
-    swept = [*command, "--sweep", "model.lr=0.001,0.01", "--out", str(tmp_path / "run"), "--json", "--quiet"]
-    done = subprocess.run(swept, cwd=ROOT, capture_output=True, text=True, timeout=100, check=True)
-    assert [r["setting"] for r in json.loads(done.stdout)["replicas"]] == [{"model.lr": 0.001}, {"model.lr": 0.01}]
+@pytest.mark.usefixtures("own_path")
+def test_a_sweep_from_the_command_line_lists_its_settings(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    game = [str(ROOT / "examples" / "treasure_hunt.py"), "--agents", "2", "--epochs", "2"]
+    small = ["--set", "experiment.max_turns=20", "--set", "model.hidden=[8]", "--out", str(tmp_path / "run")]
+    assert main(["train", *game, *small, "--sweep", "model.lr=0.001,0.01", "--json", "--quiet"]) == 0
+    found = json.loads(capsys.readouterr().out)["replicas"]
+    assert [replica["setting"] for replica in found] == [{"model.lr": 0.001}, {"model.lr": 0.01}]

@@ -97,7 +97,7 @@ def test_sequential_turns_store_the_value_of_the_observation_acted_on() -> None:
         np.testing.assert_allclose(outputs[0, :, -1].numpy(), kept, atol=1e-5)
 
 
-@pytest.mark.parametrize("name", ["ppo", "iqn", "mixed"])
+@pytest.mark.parametrize("name", [*(pytest.param(name, marks=pytest.mark.slow) for name in ("ppo", "iqn")), "mixed"])
 def test_replicas_equal_single_runs(name: str) -> None:
     cls, problem = CASES[name]
     together = run(cls, merge(problem, {"experiment": {"seeds": 3}, "parallel": {"backend": "inline"}}))["digests"]

@@ -157,7 +157,7 @@ def test_a_network_class_of_a_script_works_with_processes(tmp_path: Path) -> Non
 
 
 @one_at_a_time
-@pytest.mark.parametrize("cls", [Own, Pictures])
+@pytest.mark.parametrize("cls", [pytest.param(Own, marks=pytest.mark.slow), Pictures])
 def test_replicas_equal_single_runs(cls: type[Choices]) -> None:
     together = run(cls, {"experiment": {"seeds": 2}, "parallel": {"backend": "inline"}})["digests"]
     assert together == [run(cls, {"experiment": {"seed": s}, "parallel": {"enabled": False}})["digest"] for s in (0, 1)]

@@ -66,7 +66,7 @@ CASES: dict[str, tuple[type[Odd], dict[str, Any]]] = {
 }
 
 
-@pytest.mark.parametrize("name", ["dqn", "ppo autoreset"])
+@pytest.mark.parametrize("name", [pytest.param("dqn", marks=pytest.mark.slow), "ppo autoreset"])
 def test_replicas_equal_single_runs(name: str) -> None:
     cls, problem = CASES[name]
     together = run(cls, merge(problem, {"experiment": {"seeds": 2}, "parallel": {"backend": "inline"}}))["digests"]

@@ -16,14 +16,20 @@ from parallel_agents.market.database import bigquery_path, identifier, literal
 NAMES = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), min_size=1, max_size=20)
 
 
+@pytest.fixture(scope="module")
+def connection():
+    with duckdb.connect() as own:
+        yield own
+
+
 @settings(max_examples=60, deadline=None)
-@given(NAMES, st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=20))
-def test_any_quoted_name_and_literal_is_read_back_unchanged(name, word):
-    with duckdb.connect() as connection:
-        connection.execute(f"CREATE TABLE {identifier(name)} AS SELECT {literal(word)} AS {identifier(name)}")
-        assert connection.execute("SELECT table_name FROM duckdb_tables()").fetchall() == [(name,)]
-        found = connection.execute(f"SELECT * FROM {identifier('memory', 'main', name)}")
-        assert (found.description[0][0], found.fetchall()) == (name, [(word,)])
+@given(name=NAMES, word=st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=20))
+def test_any_quoted_name_and_literal_is_read_back_unchanged(connection, name, word):
+    connection.execute(f"CREATE TABLE {identifier(name)} AS SELECT {literal(word)} AS {identifier(name)}")
+    assert connection.execute("SELECT table_name FROM duckdb_tables()").fetchall() == [(name,)]
+    found = connection.execute(f"SELECT * FROM {identifier('memory', 'main', name)}")
+    assert (found.description[0][0], found.fetchall()) == (name, [(word,)])
+    connection.execute(f"DROP TABLE {identifier(name)}")
 
 
 def test_a_zero_byte_is_refused():

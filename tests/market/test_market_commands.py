@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from parallel_agents.cli import main, market_commands
+from parallel_agents.market import baselines
 from parallel_agents.market import compare as study
 from parallel_agents.market.baselines import Constant, PIDPacer, Random
 from parallel_agents.market.policies import load_policy
@@ -33,9 +34,16 @@ def run_market(capsys):
     return run
 
 
+@pytest.fixture
+def short_search(monkeypatch):
+    """Let the oracle try few candidates: what it finds is tested with the baselines, here that it takes part."""
+    monkeypatch.setattr(baselines, "_POPULATION", 3)
+    monkeypatch.setattr(baselines, "_ELITE", 2)
+
+
 def test_sample_and_discover(run_market, tmp_path):
-    made = run_market("sample", "--out", str(tmp_path / "export"), "--users", "1500", "--days", "56", "--seed", "1")
-    assert made["events"] > 1500
+    made = run_market("sample", "--out", str(tmp_path / "export"), "--users", "800", "--days", "28", "--seed", "1")
+    assert made["events"] > 800
     result = run_market("discover", str(tmp_path / "export"), "--out", str(tmp_path / "patterns.json"))
     assert result["estimates"] > 100
     assert sum(s["share"] for s in result["segments"].values()) == pytest.approx(1.0, abs=0.05)
@@ -66,10 +74,13 @@ def test_simulate(run_market, patterns_file, tmp_path):
     assert network["episodes"] == 4
 
 
+@pytest.mark.usefixtures("short_search")
 def test_train_evaluate_and_export(run_market, patterns_file, tmp_path, capsys, monkeypatch):
     """Someone trains a bidder, compares it with the baselines, exports it, and cannot overwrite it by accident."""
-    fit = study.study_baselines  # fitted in 2 worlds instead of 60, which takes half a minute
-    monkeypatch.setattr(market_commands, "study_baselines", lambda patterns, _, **goals: fit(patterns, 2, **goals))
+    fit = study.study_baselines  # fitted in an episode of 2 worlds instead of 3 of 60, which takes half a minute
+    monkeypatch.setattr(
+        market_commands, "study_baselines", lambda patterns, _, **goals: fit(patterns, 2, epochs=(0,), **goals)
+    )
     run = str(tmp_path / "run")
     words = ["train", patterns_file, "--out", run, "--worlds", "4", "--epochs", "2", "--episodes", "0"]
     assert run_market(*words)["updates"] > 0
@@ -107,6 +118,7 @@ def test_compare_strategies(run_market, patterns_file, tmp_path):
     assert (tmp_path / "robust.png").is_file()
 
 
+@pytest.mark.usefixtures("short_search")
 def test_compare_ways_to_train_beside_the_baselines(run_market, patterns_file, monkeypatch):
     cheap = {"random": Random(), "best constant": Constant(0.1), "pid pacer": PIDPacer()}
     monkeypatch.setattr(study, "study_baselines", lambda *_, **__: cheap)

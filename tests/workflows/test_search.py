@@ -91,8 +91,8 @@ def test_bad_input_is_refused():
 
 
 def test_the_order_matters_after_a_late_start_and_not_before():
-    on_time = landscape(late_start=0, episodes=20)
-    late = landscape(late_start=50, episodes=20)
+    on_time = landscape(late_start=0, episodes=8)
+    late = landscape(late_start=50, episodes=8)
     assert np.ptp(on_time.means) < 10.0
     assert (on_time.compliance == 1.0).all()
     assert np.ptp(late.means) > 50.0

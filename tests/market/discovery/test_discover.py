@@ -33,7 +33,7 @@ def test_no_crisis_parents_are_discovered_where_there_are_none():
     """Urgent readers who bring no more value than others are a class, but no crisis parents."""
     plain = HiddenMarket()
     plain = replace(plain, conversion=np.full(4, 0.06), value=np.full(4, 60.0), delay_hours=np.full(4, 20.0))
-    found = discover({"events": draw_sample(plain, users=2_000, days=42, seed=4).events})
+    found = discover({"events": draw_sample(plain, users=1_000, days=28, seed=4).events})
     assert CRISIS not in {s.name for s in found.segments}
     assert any(n.startswith("crisis parents: no class") for n in found.not_identified)
     assert "urgent_reader" in {s.name for s in found.segments}
@@ -152,7 +152,7 @@ def test_a_larger_crisis_share_in_the_data_gives_a_larger_one_in_the_worlds(samp
     richer = replace(
         market, share=np.array([0.2, 0.2, 0.25, 0.35]), value_share=0.5, value=np.array([np.nan, *market.value[1:]])
     )
-    found = discover(tables(draw_sample(richer, users=1_500, days=28, seed=1)))
+    found = discover(tables(draw_sample(richer, users=800, days=28, seed=1)))
     assert found.segment(CRISIS).share.low < 0.2 < found.segment(CRISIS).share.high
     share = [w.users.share[w.crisis] for w in create_world_variants(found, 20, {"normal_market": 1.0})]
     assert np.mean(share) > 0.15
@@ -174,7 +174,7 @@ def test_delays_are_recovered_although_new_clicks_and_the_end_censor_them():
     """With frequent clicks and a window of six weeks, the delays that are seen are a quarter too short on average."""
     base = HiddenMarket()
     busy = replace(base, visits=2.0 * base.visits, week_delay=0.0, value=np.full(4, 60.0))
-    sample = draw_sample(busy, users=9_000, days=42, seed=3)
+    sample = draw_sample(busy, users=3_000, days=42, seed=3)
     found, j = discover({"events": sample.events}), sample.journeys
     hours = (j.bought_time - j.time[j.bought_click]) / 3.6e9
     off = []
@@ -220,7 +220,7 @@ def test_discovery_recovers_the_parameters_of_a_world_from_an_export_of_it(patte
         week_conversion=0.0,
         week_mix=0.0,
     )
-    again = discover({"events": draw_sample(market, users=4_000, seed=8).events})
+    again = discover({"events": draw_sample(market, users=2_000, days=56, seed=8).events})
     held = []
     for k, name in zip(order, base.segments, strict=True):
         found = again.segment(name)
@@ -239,10 +239,10 @@ def test_discovery_recovers_the_parameters_of_a_world_from_an_export_of_it(patte
 
 
 def test_intervals_cover_in_a_handful_of_exports():
-    """Check 90 % intervals over 4 exports, pooled, as a quick form of the next test; half as wide they cover far less."""
-    found = [pair for pairs in hits(range(4), users=1_500, days=56).values() for pair in pairs]
+    """Check 90 % intervals over 3 exports, pooled, as a quick form of the next test; half as wide they cover far less."""
+    found = [pair for pairs in hits(range(3), users=1_000, days=42).values() for pair in pairs]
     whole, half = np.mean(found, axis=0)
-    assert len(found) > 300
+    assert len(found) > 200
     assert 0.84 < whole < 0.95
     assert half < 0.70
 
@@ -270,9 +270,9 @@ _COMPETITION = (
 )  # fmt: skip
 
 
-def test_intervals_of_the_competition_cover_in_two_exports():
+def test_intervals_of_the_competition_cover_in_an_export():
     """Check 90 % intervals, pooled over the families, as a quick form of the next test."""
-    found = competition_hits(range(2))
+    found = competition_hits([1])
     assert set(found) == set(_COMPETITION)
     whole, half = np.mean([np.mean(pairs, axis=0) for pairs in found.values()], axis=0)
     assert whole > 0.85

@@ -11,7 +11,6 @@ import pytest
 from parallel_agents.market.discovery import discover
 from parallel_agents.market.discovery.export_reader import read_column_map
 from parallel_agents.market.discovery.profile import profile_of
-from parallel_agents.market.sample import draw_sample
 from parallel_agents.market.worlds import create_world_variants
 
 COLUMNS = (
@@ -51,20 +50,15 @@ def write(path: Path, header: tuple[str, ...], rows: list[list]) -> None:
         csv.writer(file).writerows([header, *rows])
 
 
-@pytest.fixture(scope="module")
-def small():
-    return draw_sample(users=500, days=28, seed=2)
-
-
-def test_own_files_go_from_profile_to_the_same_worlds(small, tmp_path):
+def test_own_files_go_from_profile_to_the_same_worlds(small_sample, small_patterns, tmp_path):
     folder = tmp_path / "mine"
     folder.mkdir()
-    write(folder / "web.csv", COLUMNS, [flat(row) for row in small.events.to_pylist()])
+    write(folder / "web.csv", COLUMNS, [flat(row) for row in small_sample.events.to_pylist()])
     names = {"date": "Day", "impressions": "Impr.", "bid": "Max CPC", "impression_share": "Search impr. share"}
     for table, file in (
-        (small.ads, "Campaign report.csv"),
-        (small.insights, "rivals.csv"),
-        (small.hours, "hourly.csv"),
+        (small_sample.ads, "Campaign report.csv"),
+        (small_sample.insights, "rivals.csv"),
+        (small_sample.hours, "hourly.csv"),
     ):
         rows = [list(row.values()) for row in table.to_pylist()]
         write(folder / file, tuple(names.get(name, name) for name in table.column_names), rows)
@@ -73,10 +67,10 @@ def test_own_files_go_from_profile_to_the_same_worlds(small, tmp_path):
     profile = profile_of(folder, columns)
     assert profile.cannot == ()
     assert set(profile.tables) == {"events", "ads", "auction_insights", "ads_by_hour"}
-    own, known = discover(folder, columns=columns), discover(small.tables)
-    ours, theirs = own.estimates(), known.estimates()
+    own = discover(folder, columns=columns)
+    ours, theirs = own.estimates(), small_patterns.estimates()
     assert ours.keys() == theirs.keys()
     differing = [a for a, e in theirs.items() if ours[a].value != pytest.approx(e.value, rel=1e-3, abs=1e-3)]
     assert differing == []
     world = create_world_variants(own, 1)[0]
-    assert world.campaigns == create_world_variants(known, 1)[0].campaigns
+    assert world.campaigns == create_world_variants(small_patterns, 1)[0].campaigns

@@ -101,7 +101,7 @@ def test_interest_lift_is_recovered_from_a_sample():
     """Half as many purchases again, so that few users tell it: a lift of 1.5 is found, and is not taken for 0.6."""
     base = HiddenMarket()
     sample = draw_sample(
-        replace(base, interest_lift=1.5, conversion=1.5 * base.conversion), users=3_000, days=56, seed=3
+        replace(base, interest_lift=1.5, conversion=1.5 * base.conversion), users=3_000, days=42, seed=3
     )
     found = discover({"events": sample.events}).interest_lift
     error = (found.high - found.low) / (2.0 * 1.645)

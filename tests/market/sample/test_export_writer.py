@@ -15,11 +15,6 @@ from parallel_agents.market.sample import LANDSCAPES, HiddenMarket, draw_sample,
 from parallel_agents.market.sample.user_journeys import draw_journeys
 
 
-@pytest.fixture(scope="module")
-def large():
-    return draw_sample(HiddenMarket(), users=20_000, seed=3)
-
-
 def test_events_have_the_export_schema(sample):
     schema = sample.events.schema
     assert pa.types.is_string(schema.field("event_date").type)
@@ -42,12 +37,16 @@ def test_events_have_the_export_schema(sample):
     assert (days == [str(np.datetime64(int(t), "us"))[:10].replace("-", "") for t in stamps]).all()
 
 
-def test_the_seed_determines_the_sample(sample):
-    again = draw_sample(users=3_000, seed=1)
-    assert again.events.equals(sample.events)
-    assert again.ads.equals(sample.ads)
-    assert again.insights.equals(sample.insights)
-    assert not draw_sample(users=3_000, seed=2).events.equals(sample.events)
+def test_the_seed_determines_the_sample():
+    one, again, other = (draw_sample(users=300, days=14, seed=seed) for seed in (1, 1, 2))
+    for name in ("events", "ads", "insights"):
+        assert getattr(again, name).equals(getattr(one, name))
+        assert not getattr(other, name).equals(getattr(one, name))
+
+
+@pytest.fixture(scope="module")
+def journeys():
+    return draw_journeys(HiddenMarket(), users=20_000, first_day="2024-01-01", days=70, seed=3)
 
 
 def test_crisis_parents_are_a_tenth_of_users_and_half_of_value():
@@ -59,8 +58,8 @@ def test_crisis_parents_are_a_tenth_of_users_and_half_of_value():
     assert worth[0] / worth.sum() == pytest.approx(0.53, abs=0.04)
 
 
-def test_purchases_follow_the_last_click_after_a_delay_and_within_the_window(large):
-    j, calendar = large.journeys, large.journeys.calendar
+def test_purchases_follow_the_last_click_after_a_delay_and_within_the_window(journeys):
+    j, calendar = journeys, journeys.calendar
     wait = j.bought_time - j.time[j.bought_click]
     assert (wait >= 0).all()
     assert (j.bought_time < calendar.start + calendar.days * 86_400_000_000).all()
@@ -73,11 +72,10 @@ def test_purchases_follow_the_last_click_after_a_delay_and_within_the_window(lar
     assert slow > 5 * fast
 
 
-def test_click_volume_follows_the_hidden_hour_factors(large):
-    j = large.journeys
-    hour = (j.time - j.calendar.start) // 3_600_000_000 % 24
+def test_click_volume_follows_the_hidden_hour_factors(journeys):
+    hour = (journeys.time - journeys.calendar.start) // 3_600_000_000 % 24
     counts = np.bincount(hour, minlength=24)
-    assert np.corrcoef(counts, large.market.hour)[0, 1] > 0.99
+    assert np.corrcoef(counts, HiddenMarket().hour)[0, 1] > 0.99
 
 
 def test_the_five_landscapes_come_in_order_and_shape_the_insights(sample):

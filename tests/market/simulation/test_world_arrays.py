@@ -108,9 +108,9 @@ def test_world_types_differ_in_their_outcomes(patterns):
 
     results = {}
     for kind in ("high_competition", "low_competition", "crisis_parent", "luxury_seeker", "economic_downturn"):
-        worlds = create_world_variants(patterns, 60, {kind: 1.0}, seed=5)
+        worlds = create_world_variants(patterns, 40, {kind: 1.0}, seed=5)
         assert {w.kind for w in worlds} == {WorldType(kind)}
-        with MarketWorlds(worlds, threads=1, budget=1e6, auctions_per_step=500) as market:
+        with MarketWorlds(worlds, threads=1, budget=1e6, auctions_per_step=400) as market:
             market.reset(0)
             while not market.done:
                 market.step(np.exp(market.parameters.usual_bid)[None])
