@@ -113,7 +113,7 @@ def rows_table(*benchmarks: str) -> str:
 
 def start() -> str:
     """Return the table of what importing and installing the package costs, and the packages that weigh most."""
-    weights = next((own["detail"] for own in rows_of("start") if own["unit"] == "MB"), {})
+    weights: dict[str, float] = next((own["detail"] for own in rows_of("start") if own["unit"] == "MB"), {})
     listed = ", ".join(f"{name} {size:.1f}" for name, size in weights.items() if size >= 0.05)
     return f"{rows_table('start')}\n\nMegabytes: {listed or 'not measured yet'}."
 
