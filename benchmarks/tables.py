@@ -225,7 +225,7 @@ def learning() -> str:
                 [
                     name,
                     str(len(side["seconds"])),
-                    "{:.1f} [{:.1f}, {:.1f}]".format(*side["final"]),
+                    ("{:.3g} [{:.3g}, {:.3g}]" if len(side["seconds"]) > 1 else "{:.3g}").format(*side["final"]),
                     "" if task.level is None else f"{len(steps)} of {len(side['seconds'])}",
                     f"{statistics.median(steps):,.0f}" if steps else "",
                     f"{statistics.median(to_level):.3g}" if to_level else "",
