@@ -196,11 +196,23 @@ def scaling() -> str:
 
 
 def recorded() -> str:
-    """Return the table of simulators that are not installed here, by figures that were measured elsewhere."""
+    """Return the table of simulators that are not installed here, by figures measured elsewhere, and of our speeds."""
     lines = [
         [own["simulator"], own["version"], own["work"], own["figure"], own["where"]]
         for own in json.loads((RESULTS / "recorded.json").read_text())
     ]
+    for name, rows, counted, unit in (
+        ("market", "market: auctions, 1 thread", "auctions", "auctions per second"),
+        ("workflows", "network defence, ", "world_steps", "steps per CPU second"),
+    ):
+        own = [record for record in rows_of(name) if record["name"].startswith(rows) and record["ratio"] is not None]
+        if not own:
+            lines.append(["ours", "", rows.strip(", "), "not measured yet", f"`python -m benchmarks.run {name}`"])
+        for record in own:
+            side = record["sides"][-1]
+            speed = f"{side['counts'][counted] / side['seconds']:,.0f} {unit}"
+            where = f"measured here, {record['machine']['cpu']}, one core"
+            lines.append(["ours", f"commit {record['commit'][:10]}", side["work"], speed, where])
     return table("simulator | version | work | :recorded | where and how", lines)
 
 
