@@ -4,7 +4,8 @@ python -m benchmarks.guard              show the trend, and exit with 1 if the c
 python -m benchmarks.guard trend.jsonl  the same for another file
 
 A row's cost is the seconds of its last side, ours, in units of a reference: a fixed loop, no part of the package, that
-runs before and after every row. What slows down the whole machine slows down both, and leaves the cost as it is.
+runs before and after every row. What slows down the whole machine slows down both, and leaves the cost as it is. Where
+a row's seconds are processor time, so are those of the reference.
 
 Every run of `benchmarks.run` that is not quick adds a line to `results/trend.jsonl`. A row drifts if its last costs,
 taken together, exceed the earlier ones of the same processor by more than these differ among themselves: one noisy run
@@ -25,7 +26,7 @@ import numpy as np
 from numba import njit
 
 Record = Mapping[str, Any]
-"""A row as it is stored, with the `reference` seconds before and after it."""
+"""A row as it is stored, with the `reference` before and after it: seconds, and seconds of the processor."""
 
 FLOOR, OTHER_CPU = 0.1, 0.5
 """Share by which costs may differ beyond what was seen as noise: always, and if the processor is another one, whose
@@ -50,7 +51,8 @@ def cost_of(record: Record) -> Cost | None:
     """Return the cost of a row; None if it was not timed."""
     if record["ratio"] is None or not record["sides"] or not record["sides"][-1]["lowest"]:
         return None
-    side, reference = record["sides"][-1], record["reference"]
+    side = record["sides"][-1]
+    reference = [own[side["processor_time"]] for own in record["reference"]]
     noise = side["seconds"] / side["lowest"] - 1 + max(reference) / min(reference) - 1
     return Cost(side["seconds"] / statistics.fmean(reference), noise, record["machine"]["cpu"], record["commit"])
 
@@ -125,13 +127,13 @@ def main(arguments: Sequence[str]) -> int:
     return 1 if any(drifts for _, drifts in lines) else 0
 
 
-def reference_seconds() -> float:
-    """Return the seconds of the reference: about a tenth of a second, so that it is interrupted as rows are."""
+def reference_seconds() -> tuple[float, float]:
+    """Return seconds, and processor seconds, of the reference: about 0.1, so that it is interrupted as rows are."""
     numbers, steps = np.ones(2**13, np.float32), np.full(2**13, 0.001, np.float32)
     _work(numbers, steps, 1)  # compiles at the first call
-    start = time.perf_counter()
+    start, used = time.perf_counter(), time.thread_time()
     _work(numbers, steps, 20_000)
-    return time.perf_counter() - start
+    return time.perf_counter() - start, time.thread_time() - used
 
 
 @njit(nogil=True)  # type: ignore[untyped-decorator]

@@ -49,6 +49,8 @@ class Measured:
     lowest: float
     highest: float
     backend: str | None = None
+    processor_time: bool = False
+    """Whether the seconds are those of the processor, which do not grow with the load of the machine."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -138,6 +140,7 @@ def measure(
             min(durations),
             max(durations),
             done.backend,
+            processor_time=clock is not time.perf_counter and done.seconds is None,
         )
         for side, durations, done in zip(sides, seconds, last, strict=True)
     ]

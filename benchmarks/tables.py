@@ -113,7 +113,7 @@ def rows_table(*benchmarks: str) -> str:
 
 def start() -> str:
     """Return the table of what importing and installing the package costs, and the packages that weigh most."""
-    weights = next((own["detail"] for own in rows_of("start") if own["unit"] == "MB"), {})
+    weights: dict[str, float] = next((own["detail"] for own in rows_of("start") if own["unit"] == "MB"), {})
     listed = ", ".join(f"{name} {size:.1f}" for name, size in weights.items() if size >= 0.05)
     return f"{rows_table('start')}\n\nMegabytes: {listed or 'not measured yet'}."
 
@@ -196,11 +196,23 @@ def scaling() -> str:
 
 
 def recorded() -> str:
-    """Return the table of simulators that are not installed here, by figures that were measured elsewhere."""
+    """Return the table of simulators that are not installed here, by figures measured elsewhere, and of our speeds."""
     lines = [
         [own["simulator"], own["version"], own["work"], own["figure"], own["where"]]
         for own in json.loads((RESULTS / "recorded.json").read_text())
     ]
+    for name, rows, counted, unit in (
+        ("market", "market: auctions, 1 thread", "auctions", "auctions per second"),
+        ("workflows", "network defence, ", "world_steps", "steps per CPU second"),
+    ):
+        own = [record for record in rows_of(name) if record["name"].startswith(rows) and record["ratio"] is not None]
+        if not own:
+            lines.append(["ours", "", rows.strip(", "), "not measured yet", f"`python -m benchmarks.run {name}`"])
+        for record in own:
+            side = record["sides"][-1]
+            speed = f"{side['counts'][counted] / side['seconds']:,.0f} {unit}"
+            where = f"measured here, {record['machine']['cpu']}, one core"
+            lines.append(["ours", f"commit {record['commit'][:10]}", side["work"], speed, where])
     return table("simulator | version | work | :recorded | where and how", lines)
 
 
@@ -225,7 +237,7 @@ def learning() -> str:
                 [
                     name,
                     str(len(side["seconds"])),
-                    "{:.1f} [{:.1f}, {:.1f}]".format(*side["final"]),
+                    ("{:.3g} [{:.3g}, {:.3g}]" if len(side["seconds"]) > 1 else "{:.3g}").format(*side["final"]),
                     "" if task.level is None else f"{len(steps)} of {len(side['seconds'])}",
                     f"{statistics.median(steps):,.0f}" if steps else "",
                     f"{statistics.median(to_level):.3g}" if to_level else "",

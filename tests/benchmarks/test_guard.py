@@ -16,12 +16,14 @@ ROOT = Path(__file__).parents[2]
 
 
 def record(
-    seconds: float, *, lowest: float | None = None, reference: tuple[float, float] = (0.2, 0.2), **fields: Any
-) -> dict[str, Any]:
-    side = {"seconds": seconds, "lowest": seconds if lowest is None else lowest}
+    seconds: float, *, lowest: float | None = None, reference: tuple[float, float] = (0.2, 0.2), cpu: bool = False,
+    **fields: Any,
+) -> dict[str, Any]:  # fmt: skip
+    """Return a stored row; the reference always takes 0.2 seconds of the processor."""
+    side = {"seconds": seconds, "lowest": seconds if lowest is None else lowest, "processor_time": cpu}
     whole = {
         "name": "a loop", "ratio": 2.0, "sides": [{"seconds": 9.0, "lowest": 9.0}, side],
-        "reference": reference, "machine": {"cpu": "A"}, "commit": "0123456789abcdef",
+        "reference": [(own, 0.2) for own in reference], "machine": {"cpu": "A"}, "commit": "0123456789abcdef",
     }  # fmt: skip
     return whole | fields
 
@@ -41,6 +43,14 @@ def test_a_row_that_costs_more_is_named_with_by_how_much(baseline: dict[str, gua
 def test_a_machine_that_is_slower_as_a_whole_changes_nothing(baseline: dict[str, guard.Cost]) -> None:
     assert list(guard.slower([record(3.0, reference=(0.6, 0.6))], baseline)) == []
     assert len(list(guard.slower([record(1.0, reference=(0.1, 0.1))], baseline))) == 1
+
+
+def test_rows_of_processor_time_are_compared_with_processor_time(tmp_path: Path) -> None:
+    """Beside seconds they would look slower on a quiet machine, where the reference takes fewer seconds."""
+    guard.store([record(1.0, cpu=True, reference=(0.6, 0.6))], tmp_path / "baseline.json")
+    baseline = guard.load(tmp_path / "baseline.json")
+    assert list(guard.slower([record(1.05, cpu=True)], baseline)) == []
+    assert len(list(guard.slower([record(1.3, cpu=True, reference=(0.6, 0.6))], baseline))) == 1
 
 
 @pytest.mark.parametrize(
@@ -142,4 +152,5 @@ def test_ci_keeps_the_trend_from_night_to_night(nightly: dict[str, str], tmp_pat
 
 
 def test_the_reference_takes_time() -> None:
-    assert 0.01 < guard.reference_seconds() < 60.0
+    seconds, processor = guard.reference_seconds()
+    assert 0.01 < processor < seconds + 0.01 < 60.0

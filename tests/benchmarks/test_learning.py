@@ -104,9 +104,11 @@ def test_the_table_shows_every_side_and_why_one_was_skipped(tmp_path: Path, monk
     (tmp_path / "peers_learning").mkdir()
     with (tmp_path / "peers_learning" / TASK.file).open("w") as file:
         file.writelines(json.dumps(line) + "\n" for line in runs({"ours": learns, "sb3": absent}))
+        file.writelines(json.dumps(line) + "\n" for line in runs({"jax": learns}, seeds=1))
     text = tables.learning()
     assert "300 steps, level 100. Measured at commit" in text
-    assert "| ours | 2 | 80.0 [80.0, 80.0] | 1 of 2 | 200 | 2 | 3 |" in text
+    assert "| ours | 2 | 80 [80, 80] | 1 of 2 | 200 | 2 | 3 |" in text
+    assert "| jax | 1 | 80 | 1 of 1 | 200 | 2 | 3 |" in text  # one seed has no interval
     assert "| sb3 |  | skipped: no wheel |" in text
     assert "Not measured yet: `python -m benchmarks.peers_learning Acrobot-v1`." in text
 

@@ -59,6 +59,18 @@ def test_a_row_says_where_it_was_measured() -> None:
     )
 
 
+def test_our_speed_stands_beside_those_that_were_recorded_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    side = {"work": "an episode", "counts": {"auctions": 3_000_000}, "seconds": 2.0}
+    row = {"name": "market: auctions, 1 thread", "ratio": 1.5, "sides": [side], "commit": "0123456789abcdef"}
+    row |= {"machine": {"cpu": "A CPU"}}
+    monkeypatch.setattr(tables, "rows_of", lambda name: [row] if name == "market" else [])
+    text = tables.recorded()
+    assert "| AuctionGym | commit d4f65b9 |" in text
+    ours = "1,500,000 auctions per second | measured here, A CPU, one core |"
+    assert f"| ours | commit 0123456789 | an episode | {ours}" in text
+    assert "| ours |  | network defence | not measured yet | `python -m benchmarks.run workflows` |" in text
+
+
 def test_a_benchmark_that_was_not_measured_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tables, "RESULTS", tmp_path)
     assert tables.rows_table("engine") == "Not measured yet: `python -m benchmarks.run engine`."
