@@ -1,6 +1,6 @@
 """Show in a minute that parallel training gives the same bytes faster: treasure hunt with 8 agents.
 
-make demo        or        python -m examples.demo
+make demo        or        python -m parallel_agents.examples.demo
 """
 
 import sys
@@ -8,7 +8,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from examples.treasure_hunt import TreasureHunt
+from parallel_agents.examples.treasure_hunt import TreasureHunt
+
 from parallel_agents.tracking.metrics import MetricsWriter, read_metrics
 from parallel_agents.tracking.plots import learning_curve
 from parallel_agents.tracking.progress import show_progress

@@ -98,17 +98,16 @@ def train(
     """
     if is_loading():
         raise ConfigError('this file trains when it is loaded: put that below `if __name__ == "__main__":`')
-    own = algo if isinstance(algo, type) else None
-    if own is not None:
-        algo = _target(own)
-        register_algorithm(algo, own)
+    algorithm = _target(algo) if isinstance(algo, type) else algo
+    if isinstance(algo, type):
+        register_algorithm(_target(algo), algo)
     given = config.as_dict() if isinstance(config, Config) else Config.read(config)
     short = short_options(
         agents=agents, worlds=worlds, epochs=epochs, total_timesteps=total_timesteps, seed=seed, seeds=seeds,
-        backend=backend, algo=algo,
+        backend=backend, algo=algorithm,
     )  # fmt: skip
     merged = merge(given, short)
-    if own is None:
+    if not isinstance(algo, type):
         load_algorithm(merged)
     game = load_target(environment)(config=merged)
     tracking = TrackingOptions(quiet=not progress, tensorboard=tensorboard)
@@ -119,7 +118,7 @@ def train(
             environment if isinstance(environment, str) else _target(environment),
             out=None if out is None else Path(out),
             tracking=tracking,
-            algorithm=algo,
+            algorithm=algorithm,
             callbacks=callbacks,
         )
     return TrainedRun(Path(summary["run_dir"]), game, summary)

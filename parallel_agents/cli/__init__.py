@@ -7,10 +7,12 @@ import json
 import os
 import sys
 import traceback
+import warnings
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import fields, is_dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import tyro
@@ -21,7 +23,7 @@ from parallel_agents.cli.output import reserve_stdout
 from parallel_agents.cli.process_watchdog import SharedStatus, can_fork, run_in_child
 from parallel_agents.cli.signals import Signals
 from parallel_agents.cli.workflow import Workflow
-from parallel_agents.core import __version__
+from parallel_agents.core import PACKAGE, __version__
 from parallel_agents.core.config import ELSEWHERE
 from parallel_agents.core.errors import ConfigError, Interrupted, ParallelAgentsError, WorldError
 
@@ -91,9 +93,19 @@ def _main(words: list[str], *, as_json: bool, watched: bool) -> int:
         raise
     except ParallelAgentsError as error:
         return _report(error, as_json=as_json)
+    if watched:  # the process is ours
+        warnings.formatwarning = _format_warning
     if watched and can_fork():
         return run_in_child(partial(_run, command, as_json=as_json), as_json=as_json)
     return _run(command, as_json=as_json)
+
+
+def _format_warning(
+    message: Warning | str, category: type[Warning], filename: str, lineno: int, line: str | None = None
+) -> str:
+    """Return a warning as one line, with its place if that is not in this package."""
+    own = PACKAGE in Path(filename).parents
+    return f"warning: {message}\n" if own else f"warning: {message} ({category.__name__}, {filename}:{lineno})\n"
 
 
 def parse(words: list[str]) -> Any:

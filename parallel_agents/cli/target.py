@@ -173,8 +173,7 @@ def source_files(name: str) -> dict[str, Path]:
     holds them all, the target can be loaded. Installed packages are left out, of this one all but its examples.
     """
     if name in _examples():
-        path = _examples()[name]
-        return {path.name: path}
+        return {f"{name}.py": _examples()[name]}
     module_name = _module_name(name)
     if module_name.endswith(".py"):  # loaded under another name, or the script that runs
         file, package = _own_file(module_name), ""

@@ -111,3 +111,12 @@ def test_the_package_can_be_run_as_a_module() -> None:
     ended = run_process(sys.executable, "-m", "parallel_agents", "--version")
     assert ended.code == 0, ended.err
     assert ended.out.startswith("parallel-agents ")
+
+
+def test_a_warning_is_one_line(command: Command, tmp_path: Path) -> None:
+    """Python prints a line of code below it, and the place in this package, which help nobody."""
+    game = tmp_path / "guess.py"
+    game.write_text("import warnings\nwarnings.warn('mind the gap')\n" + game.read_text())
+    ended = run_process(sys.executable, "-m", "parallel_agents", "config", "guess.py", folder=tmp_path)
+    assert ended.code == 0, ended.err
+    assert ended.err == f"warning: mind the gap (UserWarning, {game}:2)\n"

@@ -58,6 +58,8 @@ def test_a_wheel_holds_the_files_that_blocks_run_with(tmp_path: Path) -> None:
     files = {str(path.relative_to(ROOT)): path.read_bytes() for path in package}
     games = {f"parallel_agents/examples/{path.name}": path.read_bytes() for path in (ROOT / "examples").glob("*.py")}
     assert packed == files | {name: content for name, content in games.items() if not name.endswith("__init__.py")}
+    strays = [name for name, text in packed.items() if re.search(rb"^(from|import) examples\b", text, re.MULTILINE)]
+    assert strays == [], "a wheel has no package `examples`"
 
 
 @pytest.fixture(scope="module")
