@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,9 +12,8 @@ import numpy as np
 import pytest
 
 from parallel_agents.core import compiled
-from parallel_agents.core.kernel_cache import PACKAGE
 from parallel_agents.kernels.optimizer import squared_norm
-from tests.core.test_kernel_cache import in_process
+from tests.core.test_kernel_cache import checkout, in_process
 
 CALLEE = """
 import numpy as np
@@ -56,7 +54,7 @@ print(call(numbers, np.array(address_of(add, numbers, 10))), add.callee.stats.ca
 
 
 def test_a_callee_is_compiled_once_and_loaded_before_its_caller_from_the_disk(tmp_path: Path) -> None:
-    shutil.copytree(PACKAGE, tmp_path / "parallel_agents", ignore=shutil.ignore_patterns("__pycache__"))
+    checkout(tmp_path)
     (tmp_path / "parallel_agents" / "callee.py").write_text(CALLEE)
     cache = {"NUMBA_CACHE_DIR": str(tmp_path / "cache")}
     assert in_process(tmp_path, CALL_CALLEE, **cache)[0] == "22.0 1"
@@ -67,7 +65,7 @@ def test_a_callee_is_compiled_once_and_loaded_before_its_caller_from_the_disk(tm
 
 
 def test_a_caller_that_was_compiled_after_its_callees_were_loaded_loads_them_too(tmp_path: Path) -> None:
-    shutil.copytree(PACKAGE, tmp_path / "parallel_agents", ignore=shutil.ignore_patterns("__pycache__"))
+    checkout(tmp_path)
     (tmp_path / "parallel_agents" / "callee.py").write_text(CALLEE)
     cache = {"NUMBA_CACHE_DIR": str(tmp_path / "cache")}
     for function in ("between", "outer", "outer"):  # the second process compiles `outer` and loads the rest

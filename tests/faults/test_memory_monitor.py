@@ -72,7 +72,7 @@ def test_f35_what_learners_publish_has_no_graph() -> None:
 
 
 def test_f36_a_long_run_keeps_no_more_than_a_short_one(tmp_path: Path) -> None:
-    game = Line(config=tiny(parallel={"backend": "inline", "train_interval": 1}))
+    game = Line(config=tiny(experiment={"max_turns": 2}, parallel={"backend": "inline", "train_interval": 1}))
     # The interpreter's cache of attributes keeps the names that C code looks up, up to 4,096 strings.
     clear_names = getattr(sys, "_clear_internal_caches", None) or sys._clear_type_cache
 
