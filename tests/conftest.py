@@ -93,6 +93,14 @@ def _difference(before: object, after: object) -> str:
     return f"{str(before)[:300]} became {str(after)[:300]}"
 
 
+@pytest.fixture(autouse=True, scope="session")
+def _runs_start_no_process_that_compiles() -> Iterator[None]:
+    """Let runs compile what they miss themselves: beside other workers a second process only imports everything again."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("parallel_agents.engine.precompile.cores", lambda: 1)
+        yield
+
+
 @pytest.fixture
 def captured_logs() -> Iterator[list[MutableMapping[str, Any]]]:
     """Collect the records of structlog, which `capture_logs` alone would leave configured."""

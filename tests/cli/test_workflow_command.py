@@ -62,7 +62,8 @@ def test_a_defender_is_trained_and_scored(command: Command, tmp_path: Path) -> N
     assert trained.json["config"]["world"]["version"] == "leaderboard"
     assert shown(Path(out))["The defended network"] == ["The network"]
     animation = tmp_path / "episode.gif"
-    scored = command("workflow", "evaluate", out, "--episodes", "4", "--animation", str(animation), "--json", "--quiet")
+    drawn = ("--animation", str(animation), "--steps", "12")
+    scored = command("workflow", "evaluate", out, "--episodes", "4", *drawn, "--json", "--quiet")
     assert scored.code == 0, scored.err
     assert len(scored.json["variants"]) == 4
     assert scored.json["total"] == scored.json["variants"]["leaderboard"]["total"]
@@ -148,8 +149,8 @@ def test_a_training_in_an_order_leaves_metrics_and_is_resumed(command: Command, 
 
 def test_a_search_writes_pictures_and_is_resumed(command: Command, tmp_path: Path) -> None:
     out = tmp_path / "search"
-    words = ("workflow", "search", "--envs", "2", "--episodes", "1", "--out", str(out), "--plots", "--json")
-    first = command(*words, "--workflows", "1")
+    words = ("workflow", "search", "--envs", "2", "--episodes", "1", "--out", str(out), "--json")
+    first = command(*words, "--workflows", "1", "--plots")
     assert first.code == 0, first.err
     assert "workflow 1/1" in first.err
     names = ("posterior", "compliance", "documented", "returns")

@@ -174,7 +174,7 @@ def test_delays_are_recovered_although_new_clicks_and_the_end_censor_them():
     """With frequent clicks and a window of six weeks, the delays that are seen are a quarter too short on average."""
     base = HiddenMarket()
     busy = replace(base, visits=2.0 * base.visits, week_delay=0.0, value=np.full(4, 60.0))
-    sample = draw_sample(busy, users=3_000, days=42, seed=3)
+    sample = draw_sample(busy, users=2_000, days=42, seed=3)
     found, j = discover({"events": sample.events}), sample.journeys
     hours = (j.bought_time - j.time[j.bought_click]) / 3.6e9
     off = []
