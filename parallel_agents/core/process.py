@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import ctypes
 import gc
 import io
 import os
@@ -37,6 +38,7 @@ def leave(code: int) -> NoReturn:
     threading._shutdown()  # type: ignore[attr-defined] # waits for threads that are no daemons
     atexit._run_exitfuncs()
     _flush_files()
+    ctypes.CDLL(None).fflush(None)  # what C code has printed may still be in its own buffer
     os._exit(code)
 
 

@@ -12,7 +12,7 @@ import pytest
 from parallel_agents.core.process import import_quickly
 
 LEAVES = """
-import atexit, sys, threading, time
+import atexit, ctypes, sys, threading, time
 from parallel_agents.core.process import leave
 
 class World:
@@ -33,6 +33,7 @@ closed = open(sys.argv[1])
 closed.close()
 atexit.register(print, "at exit")
 threading.Thread(target=work).start()
+ctypes.CDLL(None).puts(b"by C")
 print("left", end=" ")
 leave(3)
 """
@@ -42,7 +43,7 @@ def test_a_process_that_leaves_writes_all_files_and_waits_for_its_threads_but_re
     command = [sys.executable, "-c", LEAVES, tmp_path / "file"]
     ended = subprocess.run(command, cwd=Path(__file__).parents[2], capture_output=True, text=True, timeout=60)
     assert (ended.returncode, ended.stderr) == (3, "")
-    assert ended.stdout.split("\n") == ["left worked", "at exit", ""]
+    assert ended.stdout.split("\n") == ["left worked", "at exit", "by C", ""]
     assert (tmp_path / "file").read_text() == "written"
 
 

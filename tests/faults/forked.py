@@ -73,6 +73,14 @@ def script(folder: Path, text: str, *words: object) -> Forked:
     return Forked(folder, _run_script, text, [str(word) for word in words])
 
 
+def module(name: str, *words: object, timeout: float) -> str:
+    """Run a module of this repository to its end, and return what it printed; fail unless it ended well."""
+    text = f"import runpy; runpy.run_module({name!r}, run_name='__main__')"
+    ended = script(Path(__file__).parents[2], text, *words).ended(timeout)
+    assert ended.returncode == 0, ended.stdout + ended.stderr[-3000:]
+    return ended.stdout
+
+
 # -- in the forked process ---------------------------------------------------------------------------------------------
 
 

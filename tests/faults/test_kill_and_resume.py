@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.conftest import output
+from tests.faults.forked import module
 
 
 def campaign(folder: Path, *words: object, timeout: float) -> tuple[int, int, str]:
     """Return the kills, those during a checkpoint write, and everything that was printed."""
-    printed = output("-m", "tests.faults.campaign", "--folder", folder, *words, timeout=timeout)
+    printed = module("tests.faults.campaign", "--folder", folder, *words, timeout=timeout)
     counts = re.search(r"(\d+) kills, (\d+) of them during a checkpoint write", printed)
     assert counts is not None
     return int(counts[1]), int(counts[2]), printed

@@ -21,8 +21,8 @@ from parallel_agents.execution import resources, workers
 from parallel_agents.execution.resources import Needs, shortage
 from tests.execution.stub_stacks import MarkStack
 from tests.execution.test_launcher import launcher
-from tests.faults.conftest import ROOT, output
-from tests.faults.forked import script
+from tests.faults.conftest import output
+from tests.faults.forked import module
 
 USER = 54_321
 """A user without other processes that would count against the limit."""
@@ -43,9 +43,6 @@ def with_small_shared_memory(words: list[str]) -> list[str]:
 WRAPS = {"shm": with_small_shared_memory, "nproc": as_another_user}
 
 
-CROWD = "import runpy; runpy.run_module('tests.faults.crowd', run_name='__main__')"
-
-
 @cache
 def permitted(limit: str) -> bool:
     """Return whether the system lets us set the limit."""
@@ -63,9 +60,7 @@ def runs(limit: str, count: int, when: str, *backends: str) -> dict[str, Any]:
         pytest.skip(f"this machine does not let us set the limit {limit}: it takes root, unshare and setpriv")
     words = (limit, count, when, *backends)
     if limit not in WRAPS:
-        ended = script(ROOT, CROWD, *words).ended(110.0)
-        assert ended.returncode == 0, ended.stderr
-        return dict(json.loads(ended.stdout.splitlines()[-1]))
+        return dict(json.loads(module("tests.faults.crowd", *words, timeout=110.0).splitlines()[-1]))
     with tempfile.TemporaryDirectory() as folder:
         kernels = compiled_kernels_of_that_user(Path(folder)) if limit == "nproc" else {}
         printed = output("-B", "-m", "tests.faults.crowd", *words, wrap=WRAPS[limit], environment=kernels, timeout=110)

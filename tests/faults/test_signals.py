@@ -13,21 +13,19 @@ import pytest
 
 from parallel_agents.cli.signals import DIRECT, PASSED_ON, Signals, graceful_stop
 from parallel_agents.core.errors import Interrupted
-from tests.faults.conftest import output
-
-CAMPAIGN = ("-m", "tests.faults.signals", "--folder")
+from tests.faults.forked import module
 
 
 def test_f70_a_second_interrupt_ends_what_catches_every_exception_within_three_seconds(tmp_path: Path) -> None:
     """On inline, thread, process and auto, each with another kind of run that does not want to end."""
-    words = (*CAMPAIGN, tmp_path / "s", "--each", 1, "--kinds", "learner", "world", "hung", "base")
-    assert "to 4 runs; each ended in time" in output(*words, timeout=110)
+    words = ("--folder", tmp_path / "s", "--each", 1, "--kinds", "learner", "world", "hung", "base")
+    assert "to 4 runs; each ended in time" in module("tests.faults.signals", *words, timeout=110.0)
 
 
 @pytest.mark.nightly
 @pytest.mark.timeout(10_000)
 def test_f70_fifty_runs_on_each_backend(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    printed = output(*CAMPAIGN, tmp_path / "s", "--each", 50, timeout=9_900)
+    printed = module("tests.faults.signals", "--folder", tmp_path / "s", "--each", 50, timeout=9_900.0)
     with capsys.disabled():
         sys.stdout.write(f"\n{printed}")
     assert "to 200 runs; each ended in time" in printed
