@@ -1,4 +1,4 @@
-"""A run resumed after 7 epochs equals one of 14, for every backend, lag and algorithm, through real files."""
+"""A run resumed after 13 epochs equals one of 26, for every backend, lag and algorithm, through real files."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ def resume(cls: type[Environment], config: dict[str, Any], folder: Path, epochs:
 
 
 def compare(cls: type[Environment], config: dict[str, Any], folder: Path) -> None:
-    whole = cls(config=merge(config, {"experiment": {"checkpoint_every": 4}})).run_experiment(14)
-    checkpointed(cls, config, folder, 7)
-    again = resume(cls, config, folder, 14)
+    whole = cls(config=merge(config, {"experiment": {"checkpoint_every": 4}})).run_experiment(26)
+    checkpointed(cls, config, folder, 13)
+    again = resume(cls, config, folder, 26)
     names = ("digest", "epochs", "turns", "transitions", "updates", "rejected_updates", "rounds", "recomputed_share")
     assert {name: again[name] for name in names} == {name: whole[name] for name in names}
 
@@ -56,10 +56,10 @@ def test_a_resumed_run_equals_the_whole_run(lag: int, backend: str, tmp_path: Pa
 
 def test_a_run_resumed_with_processes_equals_the_whole_run_inline(tmp_path: Path) -> None:
     config: dict[str, Any] = {"parallel": {"backend": "inline", "train_interval": 3}}
-    whole = Odd(config=config).run_experiment(14)["digest"]
+    whole = Odd(config=config).run_experiment(26)["digest"]
     processes = merge(config, {"parallel": {"backend": "process", "num_workers": 2}})
-    checkpointed(Odd, processes, tmp_path, 7)
-    assert resume(Odd, processes, tmp_path, 14)["digest"] == whole
+    checkpointed(Odd, processes, tmp_path, 13)
+    assert resume(Odd, processes, tmp_path, 26)["digest"] == whole
 
 
 @pytest.mark.parametrize("name", CASES)

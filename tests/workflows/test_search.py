@@ -91,7 +91,7 @@ def test_bad_input_is_refused():
 
 
 def test_the_order_matters_after_a_late_start_and_not_before():
-    on_time = landscape(late_start=0, episodes=8)
+    on_time = landscape(late_start=0, steps=50, episodes=8)
     late = landscape(late_start=50, episodes=8)
     assert np.ptp(on_time.means) < 10.0
     assert (on_time.compliance == 1.0).all()
