@@ -95,6 +95,8 @@ def _main(words: list[str], *, as_json: bool, watched: bool) -> int:
         return _report(error, as_json=as_json)
     if watched:  # the process is ours
         warnings.formatwarning = _format_warning
+        if not {"DISPLAY", "WAYLAND_DISPLAY"} & os.environ.keys():
+            os.environ.setdefault("SDL_VIDEODRIVER", "dummy")  # pygame would call a missing screen an error
     if watched and can_fork():
         return run_in_child(partial(_run, command, as_json=as_json), as_json=as_json)
     return _run(command, as_json=as_json)

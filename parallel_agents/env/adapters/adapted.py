@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import warnings
 from collections.abc import Mapping
 from dataclasses import replace
@@ -72,8 +71,6 @@ class AdaptedEnvironment(ParallelEnvironment):
 
     def draws_itself(self) -> None:
         """Let copies of this environment, such as those of an evaluation, draw pictures; the run stays as it is."""
-        if not {"DISPLAY", "WAYLAND_DISPLAY"} & os.environ.keys():
-            os.environ.setdefault("SDL_VIDEODRIVER", "dummy")  # pygame would say that it finds no screen
         world = dict(self.config.world)
         world |= {"options": {**world.get("options", {}), "render_mode": "rgb_array"}, "workers": 0}
         self.config = replace(self.config, world=world)
