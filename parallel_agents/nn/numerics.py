@@ -92,7 +92,8 @@ def facts(device: str = "cpu") -> dict[str, str]:
 @cache
 def _libraries() -> dict[str, str]:
     """Return the versions of the libraries that compute, and the CPU instructions that each of them uses here."""
-    features = numba.config.CPU_FEATURES or llvm.get_host_cpu_features().flatten()
+    told = numba.config.CPU_FEATURES  # "" tells numba to use none beyond those of the named CPU
+    features = llvm.get_host_cpu_features().flatten() if told is None else told
     return {
         "parallel_agents": metadata.version("parallel-agents"),
         "python": platform.python_version(),
