@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from parallel_agents.algorithms.learner import LearnerState, Snapshot
+from parallel_agents.algorithms.learner import LearnerState, RoundResult, Snapshot
 from parallel_agents.core.config import Parallel
 from parallel_agents.core.errors import DeadlineError, LearnerError
 from parallel_agents.core.seeding import Identity
@@ -27,6 +27,22 @@ class RecordingStack(MarkStack):
 
     def copy_state(self, state: LearnerState) -> None:
         self.settled.append(state)
+
+
+class OrderStack(RecordingStack):
+    """A stub stack that records in which order rounds are snapshotted and published."""
+
+    def __init__(self, agents: int, *, waits_for_priorities: bool) -> None:
+        super().__init__(agents)
+        self.waits_for_priorities = waits_for_priorities
+        self.calls: list[tuple[str, int]] = []
+
+    def snapshot(self, round_: int) -> Snapshot:
+        self.calls.append(("snapshot", round_))
+        return super().snapshot(round_)
+
+    def publish(self, version: int, state: LearnerState, result: RoundResult | None = None) -> None:
+        self.calls.append(("publish", version))
 
 
 def make_rounds(stacks: list[Any], *, lag: int, interval: int = 1, **flags: Any) -> tuple[Rounds, list[Any]]:
@@ -106,6 +122,18 @@ def test_learner_threads_keep_the_same_schedule(lag: int, sync: str, nothing_lef
     assert [version for version, _ in stacks[0].published] == list(range(1, 9 - lag))
     for stack in stacks:
         assert same(stack.settled[-1], expected(stack, 8))
+
+
+@pytest.mark.parametrize("lag", [1, 2])
+def test_a_round_that_reads_priorities_is_snapshotted_after_those_that_are_due_were_published(lag: int) -> None:
+    """Every mode would learn from older priorities alike, so that no comparison of modes could tell."""
+    prioritised, plain = (OrderStack(2, waits_for_priorities=waits) for waits in (True, False))
+    for stack in (prioritised, plain):
+        rounds, _ = make_rounds([stack], lag=lag)
+        run_epochs(rounds, range(1, 5))
+    for due in range(1, 5 - lag):
+        assert prioritised.calls.index(("publish", due)) < prioritised.calls.index(("snapshot", due + lag))
+        assert plain.calls.index(("publish", due)) > plain.calls.index(("snapshot", due + lag))
 
 
 def test_a_boundary_returns_each_published_round_with_one_result_per_stack() -> None:

@@ -314,6 +314,7 @@ def test_on_policy_steps_older_than_the_lag_are_refused():
 
 def test_publishing_a_round_stores_the_priorities_of_the_rows_it_learned_from():
     stack = Stack(make_models(2, priority_alpha=0.6), together=True)
+    assert stack.waits_for_priorities
     run_epoch([stack])
     priorities = stack.ring.extras["priority"]
     assert not priorities.any()
