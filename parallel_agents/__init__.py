@@ -20,7 +20,7 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from parallel_agents.core import __version__
-from parallel_agents.core.process import import_quickly
+from parallel_agents.core.system import import_quickly
 
 # Read by MKL at its first call and silently ignored afterwards, hence here, before anything can import torch.
 os.environ.setdefault("MKL_CBWR", "AUTO")

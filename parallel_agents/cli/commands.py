@@ -11,7 +11,7 @@ from typing import Annotated, Any, ClassVar, Literal, get_args
 import tyro
 
 from parallel_agents.core.config import BackendName
-from parallel_agents.core.process import import_quickly
+from parallel_agents.core.system import import_quickly
 
 _arg = partial(tyro.conf.arg, help_behavior_hint="")  # without "(default: …)" or "(optional)" in the help
 

@@ -28,7 +28,7 @@ from typing import Any, BinaryIO
 
 from parallel_agents.cli.signals import DIRECT, GRACE, LAST_SIGNAL, PASSED_ON, STOP_SIGNALS, WAKE_SIGNAL
 from parallel_agents.core.errors import Interrupted
-from parallel_agents.core.process import leave
+from parallel_agents.core.system import leave
 
 POLL = 0.25
 """Seconds between two checks of the shared memory."""

@@ -36,7 +36,7 @@ from multiprocessing.connection import wait
 from typing import Any
 
 from parallel_agents.core.errors import RunError
-from parallel_agents.core.process import import_quickly, leave
+from parallel_agents.core.system import import_quickly, leave
 
 MOST_DESCRIPTORS = 248
 """That a worker may share with its parent; Linux passes 253 at once."""

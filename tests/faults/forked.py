@@ -17,7 +17,7 @@ from pathlib import Path
 from subprocess import CompletedProcess
 from typing import Any
 
-from parallel_agents.core.process import leave
+from parallel_agents.core.system import leave
 from parallel_agents.execution import forkserver
 
 
