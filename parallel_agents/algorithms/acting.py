@@ -43,8 +43,8 @@ class ActionDraws:
     Agents that cannot act or do not explore have their numbers too, so that nothing shifts.
     """
 
-    def __init__(self, identity: Identity, worlds: Sequence[int], slots: int, purpose: Purpose = Purpose.ACT) -> None:
-        self._identity, self._worlds, self._slots, self._purpose = identity, tuple(worlds), slots, purpose
+    def __init__(self, identity: Identity, worlds: Sequence[int], slots: int) -> None:
+        self._identity, self._worlds, self._slots = identity, tuple(worlds), slots
         self.turns = max(1, min(256, BLOCK_NUMBERS // max(1, len(identity) * len(self._worlds) * slots)))
         """Turns of a block."""
         self._position = (-1, -1)
@@ -56,7 +56,7 @@ class ActionDraws:
         if position != self._position:
             self._block = uniforms(
                 self._identity.seeds,
-                self._purpose,
+                Purpose.ACT,
                 self._identity.agents,
                 self._worlds,
                 epoch=epoch,
@@ -72,7 +72,7 @@ class ActionDraws:
         """Return the numbers of turns start … end - 1 of some agents, (turns, N, W, slots)."""
         own = self._identity.rows(part)
         where = {"epoch": epoch, "turns": end - start, "slots": self._slots, "first_turn": start}
-        return uniforms(own.seeds, self._purpose, own.agents, self._worlds, **where)
+        return uniforms(own.seeds, Purpose.ACT, own.agents, self._worlds, **where)
 
 
 # -- what a network sees ---------------------------------------------------------------------------------------------

@@ -52,9 +52,7 @@ class Purpose(IntEnum):
     NOISE = 5
     QUANTILE = 6
     PERMUTATION = 7
-    EVALUATION_ACT = 8
     EVALUATION_WORLD = 9
-    EVALUATION_NOISE = 10
 
 
 @dataclass(frozen=True, slots=True)

@@ -55,12 +55,6 @@ def test_an_agent_has_the_same_draws_in_every_stack() -> None:
         assert (ActionDraws(AGENTS.rows(slice(n, n + 1)), range(3), 2).at(5, 7)[0] == together[n]).all()
 
 
-def test_training_and_evaluation_share_no_draws() -> None:
-    training = ActionDraws(AGENTS, [0], 2).at(1, 1)
-    evaluation = ActionDraws(AGENTS, [0], 2, Purpose.EVALUATION_ACT).at(1, 1)
-    assert not np.intersect1d(training, evaluation).size
-
-
 # -- frames ---------------------------------------------------------------------------------------------------
 
 

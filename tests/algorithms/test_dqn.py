@@ -176,6 +176,7 @@ def test_weighted_samples_count_by_their_weight():
 # -- what is not trained on --------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("kernels", ["auto", "torch"])
 @pytest.mark.parametrize(
     ("column", "value"),
     [
@@ -183,9 +184,9 @@ def test_weighted_samples_count_by_their_weight():
         ("states", 1e25),  # the loss is finite, the norm of its gradient is not
     ],
 )
-def test_a_batch_that_is_not_finite_is_rejected_for_its_agent_only(column, value):
+def test_a_batch_that_is_not_finite_is_rejected_for_its_agent_only(column, value, kernels):
     falling = {**HYPER, "lr_final": 0.0, "lr_updates": 6}  # by accepted updates
-    learner, identity, state = start(updates=3, hyper=[falling] * 3)
+    learner, identity, state = start(updates=3, hyper=[falling] * 3, kernels=kernels)
     clean = random_samples(updates=3)
     spoiled = clean[column].copy()
     spoiled[1, BATCH + 1] = value  # in the second of three updates
@@ -198,7 +199,7 @@ def test_a_batch_that_is_not_finite_is_rejected_for_its_agent_only(column, value
     assert same_row(new, expected, 0)
     assert same_row(new, expected, 2)
     assert all(bool(torch.isfinite(tensor).all()) for tensor in new.tensors.values())
-    two_updates = DQNLearner(NET, 2, BATCH)  # agent 1 is as after two updates on the two good batches
+    two_updates = DQNLearner(NET, 2, BATCH, kernels=kernels)  # agent 1 is as after two updates on the two good batches
     good = {
         name: np.delete(array, slice(BATCH, 2 * BATCH), 1) if array.ndim > 1 else array
         for name, array in clean.columns.items()

@@ -142,8 +142,9 @@ def test_agents_without_data_or_not_ready_keep_their_state() -> None:
         assert all(torch.equal(after[name][agent], state[name][agent]) for name in state.tensors)
 
 
-def test_each_agent_stops_early_by_its_own_limit() -> None:
-    learner = make_learner(n_epochs=6)
+@pytest.mark.parametrize("kernels", ["auto", "torch"])
+def test_each_agent_stops_early_by_its_own_limit(kernels: str) -> None:
+    learner = make_learner(n_epochs=6, kernels=kernels)
     hyper = PPO((3,), 4).hyper
     limits = [0.0, 1e-9, 0.0]
     state = learner.init(AGENTS, [{**hyper, "lr": 0.02, "lr_final": 0.02, "target_kl": limit} for limit in limits])

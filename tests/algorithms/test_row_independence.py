@@ -245,25 +245,32 @@ POLICY = [
 SMALL = {"batch_size": 4, "updates_per_round": 4, "learning_starts": 1, "buffer_size": 60}
 
 
-def make_models(kind: str) -> list[Model]:
+def make_models(kind: str, kernels: str = "auto") -> list[Model]:
     """Return fresh models, placed as the agents of one run."""
+    small = {**SMALL, "kernels": kernels}
     models: list[Model] = []
     match kind:
         case "dqn":
-            models = [DQN((3,), 4, hidden=(6,), **SMALL, **own) for own in REPLAY]
+            models = [DQN((3,), 4, hidden=(6,), **small, **own) for own in REPLAY]
         case "dqn, prioritised":
             models = [
-                DQN((3,), 4, hidden=(6,), **SMALL, **own, **draws) for own, draws in zip(REPLAY, PRIORITY, strict=True)
+                DQN((3,), 4, hidden=(6,), **small, **own, **draws) for own, draws in zip(REPLAY, PRIORITY, strict=True)
             ]
         case "dqn, by event class":
             models = [
-                DQN((3,), 4, hidden=(6,), **SMALL, **own, **draws)
+                DQN((3,), 4, hidden=(6,), **small, **own, **draws)
                 for own, draws in zip(REPLAY, IMPORTANCE, strict=True)
             ]
         case "iqn":
-            models = [IQN((3,), 4, layer=5, n_frames=2, quantiles=3, **SMALL, **own) for own in REPLAY]
+            models = [IQN((3,), 4, layer=5, n_frames=2, quantiles=3, **small, **own) for own in REPLAY]
         case "ppo":
-            shape: dict[str, Any] = {"hidden": (5,), "n_epochs": 3, "n_minibatches": 2, "rollout": TURNS}
+            shape: dict[str, Any] = {
+                "hidden": (5,),
+                "n_epochs": 3,
+                "n_minibatches": 2,
+                "rollout": TURNS,
+                "kernels": kernels,
+            }
             models = [PPO((3,), 4, **shape, **own) for own in POLICY]
     for agent, model in enumerate(models):
         model.place(seed=2, agent=agent, worlds=WORLDS)
@@ -310,9 +317,10 @@ def run_epochs(stacks: list[Stack]) -> np.ndarray:
 KINDS = ("dqn", "dqn, prioritised", "dqn, by event class", "iqn", "ppo")
 
 
+@pytest.mark.parametrize("kernels", ["auto", "torch"])
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_stack_of_agents_that_differ_in_everything_equals_stacks_of_one(kind: str) -> None:
-    together, alone = make_models(kind), make_models(kind)
+def test_a_stack_of_agents_that_differ_in_everything_equals_stacks_of_one(kind: str, kernels: str) -> None:
+    together, alone = make_models(kind, kernels), make_models(kind, kernels)
     actions = run_epochs([Stack(together, together=True)])
     actions_alone = run_epochs([Stack([model], together=False) for model in alone])
     agents, steps = len(together), EPOCHS * TURNS

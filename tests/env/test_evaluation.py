@@ -39,6 +39,14 @@ def test_two_evaluations_give_the_same_returns_and_their_episodes_differ() -> No
     assert len({tuple(column) for column in first.returns.T}) > 1, "episodes differ from each other"
 
 
+def test_an_evaluation_draws_with_another_seed_than_training() -> None:
+    game = treasure_hunt()(config=SMALL)
+    seeds: set[int] = set()
+    game.evaluate(2, on_turn=lambda env: seeds.add(env.seed))
+    assert len(seeds) == 1
+    assert game.seed not in seeds
+
+
 def test_an_evaluation_records_every_turn_and_calls_on_turn() -> None:
     game = treasure_hunt()(config=SMALL)
     seen: list[tuple[int, float]] = []
