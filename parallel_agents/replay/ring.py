@@ -170,11 +170,18 @@ class Ring:
         self.renewed = renewed
 
     def adopt(self, index: int, other: Ring) -> None:
-        """Copy into the part of agent `index` what a ring of one agent and the same shape stores."""
-        for array, source in zip(self.arrays, other.arrays, strict=True):
-            array[index] = source[0]
-        for name, column in self.extras.items():
-            column[index] = other.extras[name][0]
+        """Make the part of agent `index` equal to a ring of one agent and the same shape.
+
+        Rows that neither has written are zero in both and stay untouched: touching them would give them memory.
+        """
+        written = 1 + max(int(self.pos[index]), int(other.pos[0]))  # `close` writes the row at `pos`
+        transitions = max(int(self.head[index]), int(other.head[0]))
+        sources = other._columns()
+        for name, column in self._columns().items():
+            column[index, :written] = sources[name][0, :written]
+        for name in self.COUNTERS:
+            getattr(self, name)[index] = getattr(other, name)[0]
+        self.starts[index, :transitions] = other.starts[0, :transitions]
 
     def add(self, turn: Transitions) -> None:
         """Store one turn of all agents."""

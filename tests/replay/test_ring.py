@@ -3,7 +3,7 @@
 import copy
 import itertools
 import random
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pytest
@@ -14,6 +14,7 @@ from scipy.stats import chisquare
 from parallel_agents.core.errors import ConfigError, ShapeError
 from parallel_agents.core.seeding import Purpose, generator
 from parallel_agents.core.types import Transitions
+from parallel_agents.execution.watchdog import resident_bytes
 from parallel_agents.replay import Ring, RingShape, TransitionRing
 
 GAMMA = 0.5  # sums of small whole rewards are then exact in every order
@@ -538,6 +539,35 @@ def test_an_agent_stores_the_same_alone_and_in_a_block():
     one, other = view.live(0), block.live(1)
     assert all((one[name] == other[name]).all() for name in one)
     assert not block.observations[[0, 2]].any()
+
+
+def test_adopting_a_ring_replaces_all_that_was_stored():
+    """Rings that have not come round, that have, that were closed and that are empty, in place of each other."""
+    shape = RingShape(capacity=4, observation=(1,), frames=2, extras={"value": ()})
+    turns = {"empty": 0, "short": 2, "closed": 3, "round": 9}
+    rings = {}
+    for name, count in turns.items():
+        rings[name] = Ring(shape, 1)
+        for t in range(count):
+            turn = one_turn(10 * count + t, first=t == 0)
+            rings[name].add(replace(turn, extras={"value": np.full((1, 1), t + 1.0, np.float32)}))
+        if name == "closed":
+            close(rings[name], 7.0, ended=False)
+    for before, after in itertools.product(rings.values(), repeat=2):
+        block = Ring(shape, 2)
+        block.adopt(1, before)
+        block.adopt(1, after)
+        view = block.agent(1)
+        assert all((a == b).all() for a, b in zip(view.arrays, after.arrays, strict=True))
+        assert (view.extras["value"] == after.extras["value"]).all()
+
+
+def test_adopting_an_empty_ring_takes_no_memory():
+    rows = 4_000_000
+    block, alone = (Ring(RingShape(capacity=rows, observation=(16,)), 1) for _ in range(2))
+    before = resident_bytes()
+    block.adopt(0, alone)
+    assert resident_bytes() - before < rows
 
 
 # -- drawing --------------------------------------------------------------------------------------------------
