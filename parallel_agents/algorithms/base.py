@@ -385,11 +385,25 @@ class Model:
         return {"learner": learner, "memory": self.memory.state(), "settings": self.settings(), "calls": self._calls}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore what `state_dict` returned."""
+        """Restore what `state_dict` returned. Raise a ValueError if it holds what no model of this kind ever learns."""
+        for name, tensor in state["learner"].items():
+            if tensor.is_floating_point() and not tensor.isfinite().all():
+                raise ValueError(f"NaN or infinity in {name}")
+        check_actions(self.spec, state["memory"]["rows"]["actions"])
         self.load_settings(state["settings"])
         self.state = self.state.replaced(state["learner"])
         self.memory.load_state(state["memory"])
         self._calls = int(state["calls"])
+
+
+def check_actions(spec: Any, actions: Array) -> None:
+    """Raise a ValueError if a stored action is none of a spec's: compiled learners take it for an index."""
+    distribution = getattr(spec, "distribution", None)
+    sizes = (spec.actions,) if distribution is None else distribution.sizes
+    if sizes and None not in sizes:
+        chosen = actions.reshape(-1, len(sizes))
+        if not ((chosen >= 0) & (chosen < np.array(sizes))).all():
+            raise ValueError(f"a stored action is none of 0 to {max(sizes) - 1}")
 
 
 def changed_fields(record: Any) -> list[str]:
