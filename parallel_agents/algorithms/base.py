@@ -14,7 +14,15 @@ from torch import Tensor, nn
 from parallel_agents.algorithms.acting import Inference, RecurrentState, Weights
 from parallel_agents.algorithms.export import COPIES, load_module, read_weights, to_module, write_module, write_weights
 from parallel_agents.algorithms.learner import Learner, LearnerState, Snapshot, is_native
-from parallel_agents.core.errors import CheckpointError, ConfigError, NonFiniteError, RunError, ShapeError, SharingError
+from parallel_agents.core.errors import (
+    CheckpointError,
+    ConfigError,
+    CorruptCheckpoint,
+    NonFiniteError,
+    RunError,
+    ShapeError,
+    SharingError,
+)
 from parallel_agents.core.observations import flatten_observation
 from parallel_agents.core.seeding import Identity, Purpose, generator
 from parallel_agents.core.types import Array
@@ -385,11 +393,25 @@ class Model:
         return {"learner": learner, "memory": self.memory.state(), "settings": self.settings(), "calls": self._calls}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore what `state_dict` returned."""
+        """Restore what `state_dict` returned. Raise CorruptCheckpoint if no such model can have learned it."""
+        for name, tensor in state["learner"].items():
+            if tensor.is_floating_point() and not tensor.isfinite().all():
+                raise CorruptCheckpoint(f"NaN or infinity in {name}")
+        check_actions(self.spec, state["memory"]["rows"]["actions"])
         self.load_settings(state["settings"])
         self.state = self.state.replaced(state["learner"])
         self.memory.load_state(state["memory"])
         self._calls = int(state["calls"])
+
+
+def check_actions(spec: Any, actions: Array) -> None:
+    """Raise CorruptCheckpoint if a stored action is none of a spec's: compiled learners take it for an index."""
+    distribution = getattr(spec, "distribution", None)
+    sizes = (spec.actions,) if distribution is None else distribution.sizes
+    if sizes and None not in sizes:
+        chosen = actions.reshape(-1, len(sizes))
+        if not ((chosen >= 0) & (chosen < np.array(sizes))).all():
+            raise CorruptCheckpoint(f"a stored action is none of 0 to {max(sizes) - 1}")
 
 
 def changed_fields(record: Any) -> list[str]:

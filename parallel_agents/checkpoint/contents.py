@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from parallel_agents.algorithms.acting import Weights
-from parallel_agents.algorithms.base import changed_fields
+from parallel_agents.algorithms.base import changed_fields, check_actions
 from parallel_agents.algorithms.learner import LearnerState, RoundResult
 from parallel_agents.checkpoint.segments import Segments, read_ring
 from parallel_agents.checkpoint.store import Manifest, Store
@@ -143,10 +143,14 @@ def _restore_from(run: Run, store: Store, manifest: Manifest, *, best: bool) -> 
         for agent_id, packed in zip(run.group.agent_ids, values["own"], strict=True):
             run.group.load_state_of(agent_id, unpack(packed, arrays))
         _restore_arrays(run, arrays, values)
-    except (KeyError, ValueError, TypeError, IndexError, AttributeError, OverflowError) as error:
+    except _WRONG_KIND as error:
         raise CorruptCheckpoint(f"something is missing or of a wrong kind: {type(error).__name__}: {error}") from error
     if best:
         run.best.act()
+
+
+_WRONG_KIND = (KeyError, ValueError, TypeError, IndexError, AttributeError, OverflowError, RecursionError)
+"""What is raised where a value is missing, of another kind, too large or nested too deeply."""
 
 
 def _check_fit(run: Run, manifest: Manifest) -> None:
@@ -212,7 +216,7 @@ def _restore_values(run: Run, manifest: Manifest) -> None:
     values = manifest.values
     for owner, names in COUNTERS.items():
         for name in names:
-            setattr(getattr(run, owner), name, int(values[owner][name]))
+            setattr(getattr(run, owner), name, _count(values[owner][name]))
     run.epoch, run.seconds = manifest.epoch, float(values["seconds"])
     run.failures = int(values["failures"])
     run.recent = [[float(reward) for reward in rewards] for rewards in values["recent"]]
@@ -222,11 +226,21 @@ def _restore_values(run: Run, manifest: Manifest) -> None:
             model.load_settings(settings)
 
 
+def _count(value: Any) -> int:
+    """Return a counter of a checkpoint; raise a ValueError if no run counts so far."""
+    if not 0 <= int(value) < 2**63:
+        raise ValueError(f"{value!r} is no count")
+    return int(value)
+
+
 def _restore_buffers(run: Run, store: Store, manifest: Manifest) -> None:
     """Fill the buffers of all stacks from the segments of the checkpoint."""
     for stack, segments in zip(run.group.stacks, manifest.values["segments"], strict=True):
         Segments(stack.ring).resume(segments, stack.ring)  # refuse wrong ones now, not when the run continues
-        read_ring(stack.ring, [store.read(manifest, name) for name in segments["names"]])
+        rows = [store.read(manifest, name) for name in segments["names"]]
+        for segment in rows:
+            check_actions(stack.spec, segment["row.actions"])
+        read_ring(stack.ring, rows)
 
 
 def _restore_arrays(run: Run, arrays: Mapping[str, Array], values: Mapping[str, Any]) -> None:

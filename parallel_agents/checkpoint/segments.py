@@ -93,6 +93,7 @@ def read_ring(ring: Ring, segments: Sequence[Mapping[str, Array]]) -> None:
     """Fill the buffers of a fresh stack from the segments of a checkpoint."""
     try:
         for segment in segments:
+            _check_sizes(ring, segment)
             at = 0
             for n, (first, end) in enumerate(zip(segment["first"], segment["end"], strict=True)):
                 count = int(end - first)
@@ -107,6 +108,16 @@ def read_ring(ring: Ring, segments: Sequence[Mapping[str, Array]]) -> None:
             ring.list_starts(n)
     except (KeyError, ValueError, IndexError, TypeError) as error:
         raise CorruptCheckpoint(f"a memory segment does not fit this run's buffers: {error}") from error
+
+
+def _check_sizes(ring: Ring, segment: Mapping[str, Array]) -> None:
+    """Raise a ValueError if a segment is not as long as it says, or longer than the buffers, before it is used."""
+    counts = segment["end"] - segment["first"]
+    if counts.shape != (ring.agents,) or ((counts < 0) | (counts > ring.valid.shape[1])).any():
+        raise ValueError(f"it has {counts.tolist()} rows, the buffers {ring.valid.shape[1]}")
+    wrong = [name for name in ring.lasting_columns() if len(segment[f"{_ROW}{name}"]) != counts.sum()]
+    if wrong:
+        raise ValueError(f"its columns {', '.join(wrong)} do not have {counts.sum()} rows")
 
 
 def _selected(column: Array, places: Sequence[Array]) -> Array:

@@ -142,6 +142,9 @@ def run_in_child(command: Callable[[], int], *, as_json: bool) -> int:
         except Interrupted as error:  # raised while the command reported another error
             code = error.exit_code
         status.cells[EXIT_CODE] = code + 1
+        if as_json:  # the result is complete: what other code prints while the process ends goes elsewhere
+            sys.stdout.flush()
+            os.dup2(2, 1)
         return leave(code)
 
 

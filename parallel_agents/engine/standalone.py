@@ -327,7 +327,13 @@ class StandaloneAgent:
             raise CorruptCheckpoint(f"the state of {self._agent.name} in the checkpoint is of another kind of agent")
         load_states_of_copies(self._copies(), state["agent"])
         for name, (_, write) in parts.items():
-            write(state[name])
+            try:
+                write(state[name])
+            except (KeyError, ValueError, TypeError, IndexError, AttributeError, OverflowError) as error:
+                if not isinstance(self._agent.model, Model):
+                    raise  # by the user's own code
+                found = f"{type(error).__name__}: {error}"
+                raise CorruptCheckpoint(f"the model of {self._agent.name} cannot be restored: {found}") from error
 
 
 # -- reading the state of unknown objects ----------------------------------------------------------------------------

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
 import subprocess
+import sys
 import tempfile
 import threading
 from collections.abc import Iterator
@@ -20,6 +22,7 @@ from parallel_agents.checkpoint import Checkpointer, restore
 from parallel_agents.checkpoint.store import Manifest, Store
 from parallel_agents.core.errors import CheckpointError, RunError
 from parallel_agents.core.files import write_atomically
+from tests.engine.test_standalone import Counting
 from tests.env.line_worlds import Line, tiny
 from tests.faults.conftest import run
 from tests.faults.forked import script
@@ -437,6 +440,92 @@ def test_f58_an_older_checkpoint_is_used_if_weights_are_not_finite(
     found, epoch, troubles = resumed(folder)
     assert (found, epoch) == (digest, 4)
     assert f"NaN or infinity in 0.{part}" in troubles[0]
+
+
+def test_f58_an_older_checkpoint_is_used_if_values_are_nested_too_deeply(checkpoints: tuple[Path, str]) -> None:
+    """JSON reads this depth; what builds a configuration from it does not."""
+    folder, digest = checkpoints
+    deep: Any = 3
+    for _ in range(sys.getrecursionlimit() * 3 // 5):
+        deep = {"agents": deep}
+    rewritten(folder, lambda own: own | {"config": own["config"] | {"world": deep}})
+    found, epoch, troubles = resumed(folder)
+    assert (found, epoch) == (digest, 4)
+    assert "RecursionError" in troubles[0]
+
+
+ROWS: dict[str, tuple[str, Any, str]] = {
+    "more rows than memory": ("end", lambda end: end + 2**40, "it has .* rows, the buffers 60"),
+    "fewer rows than none": ("end", lambda end: end - 2**40, "it has .* rows, the buffers 60"),
+    "rows that are not there": ("end", lambda end: end + 1, "do not have 45 rows"),
+    "a buffer that is too long": (
+        "counter.pos",
+        lambda pos: pos + 2**40,
+        "rows 0 to .* are not those of a buffer of 60",
+    ),
+    "too many transitions": ("counter.head", lambda head: head + 2**40, "transitions 0 to .* are not those"),
+    "an open row that comes later": (
+        "counter.opened",
+        lambda opened: opened + 2**40,
+        "an open transition stands outside",
+    ),
+    "links forwards": ("row.follow", lambda follow: follow + np.int32(2**30), "leads to a row that is not stored"),
+    "links backwards": ("row.follow", lambda follow: follow - np.int32(2**30), "leads to a row that is not stored"),
+    "an action that is none": ("row.actions", lambda actions: actions + np.int64(2**40), "none of 0 to 2"),
+    "an action that is no number": ("row.actions", lambda actions: actions * np.float32(np.nan), "none of 0 to 2"),
+}
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_f58_an_older_checkpoint_is_used_if_rows_are_not_those_of_a_buffer(
+    name: str, checkpoints: tuple[Path, str]
+) -> None:
+    """Compiled code takes numbers of rows and actions for indices, so that wrong ones would end the process."""
+    column, change, trouble = ROWS[name]
+    folder, digest = checkpoints
+    store = Store(folder)
+    manifest, _ = store.newest_good()
+    *_, with_rows, last = manifest.values["segments"][0]["names"]
+    segment = last if column.startswith("counter.") else with_rows
+    rows = store.read(manifest, segment)
+    entry = store.write(segment, rows | {column: change(rows[column])})
+    store.commit(Manifest(manifest.epoch, {**manifest.files, segment: entry}, manifest.values))
+    found, epoch, troubles = resumed(folder)
+    assert (found, epoch) == (digest, 4)
+    assert re.search(trouble, troubles[0])
+
+
+OWN: dict[str, tuple[Any, Any, str]] = {
+    "a value that is missing": (lambda own: own["dict"].pop(0), None, "KeyError: 'learner'"),
+    "text in place of a dict": (lambda own: own.update(dict=None, value="text"), None, "cannot be read"),
+    "NaN weights": (None, lambda weights: weights * np.float32(np.nan), "NaN or infinity in online"),
+}
+
+
+@pytest.mark.parametrize("name", OWN)
+def test_f58_an_older_checkpoint_is_used_if_the_model_of_a_standalone_agent_is_wrong(name: str, tmp_path: Path) -> None:
+    change, spoil, trouble = OWN[name]
+    config = tiny(experiment={"epochs": 9, "checkpoint_every": 2})
+    game = Counting(config=config)
+    game.prepare().checkpointer = Checkpointer(game.prepare(), tmp_path, keep_last=3)
+    game.run_experiment(6)
+
+    def changed(values: dict[str, Any]) -> dict[str, Any]:
+        model = {key["value"]: part for key, part in values["own"][0]["dict"]}["model"]
+        if change is not None:
+            change(model)
+        return values
+
+    def spoiled(arrays: dict[str, Any]) -> dict[str, Any]:
+        own = {name: array for name, array in arrays.items() if name.startswith("own.0.") and array.dtype == np.float32}
+        return arrays if spoil is None else arrays | {name: spoil(array) for name, array in own.items()}
+
+    rewritten(tmp_path, changed, spoiled)
+    again = Counting(config=config)
+    manifest, troubles = restore(again.prepare(), tmp_path)
+    assert manifest.epoch == 4
+    assert trouble in troubles[0]
+    assert again.run_experiment(9)["digest"] == Counting(config=config).run_experiment(9)["digest"]
 
 
 def test_f59_rotation_after_damage_keeps_a_checkpoint_that_can_be_used(checkpoints: tuple[Path, str]) -> None:

@@ -41,6 +41,12 @@ def test_every_test_of_a_fault_is_named_by_its_id() -> None:
         assert [name for name in tests if not re.match(r"test_f\d\d_", name)] == [], path.name
 
 
+def test_the_security_page_names_files_that_exist() -> None:
+    named = re.findall(r"`((?:tests|docs)/[\w/.]+)`", (ROOT / "SECURITY.md").read_text())
+    assert len(named) >= 4
+    assert [name for name in named if not (ROOT / name).exists()] == []
+
+
 def test_f34_nothing_listens() -> None:
     """Whatever opens a port must be bound to loopback; the words that open one are looked for in the sources."""
     opens = re.compile(r"HTTPServer\(|socketserver|\.listen\(|\.bind\(\s*\(|asyncio\.start_server|uvicorn")

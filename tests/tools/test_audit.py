@@ -30,10 +30,10 @@ def fake_pip_audit(folder: Path, environment: list[dict[str, Any]], known: list[
         ([SOUND, BAD], [BAD], 1, "known vulnerabilities:\nold 1.0: CVE-2025-32434"),
         ([UNKNOWN, UNKNOWN], [BAD], 1, "NOTHING AUDITED: the advisory database answered, but knew none of 2 packages"),
         ([], [BAD], 1, "NOTHING AUDITED: the advisory database answered, but knew none of 0 packages"),
-        ([UNKNOWN, UNKNOWN], [UNKNOWN], 0, "NOT AUDITED: the advisory database cannot be reached from here"),
+        ([UNKNOWN, UNKNOWN], [UNKNOWN], 1, "NOT AUDITED: the advisory database cannot be reached from here"),
     ],
 )
-def test_an_audit_of_nothing_fails_if_the_database_answered(
+def test_an_audit_of_nothing_fails(
     environment: list[dict[str, Any]], known: list[dict[str, Any]], code: int, words: str, tmp_path: Path
 ) -> None:
     result = audit(fake_pip_audit(tmp_path, environment, known))
@@ -41,14 +41,18 @@ def test_an_audit_of_nothing_fails_if_the_database_answered(
     assert result[1].startswith(words)
 
 
-def test_without_a_network_the_audit_says_so_and_exits_with_0(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_network_the_audit_fails_unless_that_is_allowed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Runs the real pip-audit for one package, with a proxy port on which nothing listens."""
     monkeypatch.setenv("HTTPS_PROXY", "http://127.0.0.1:9")
     requirements = tmp_path / "requirements.txt"
     requirements.write_text("numpy==2.0.0\n")
-    code, words = audit([sys.executable, "-m", "pip_audit", "-r", str(requirements), "--no-deps", "--disable-pip"])
-    assert code == 0
-    assert words.startswith("NOT AUDITED: the advisory database cannot be reached from here")
+    command = [sys.executable, "-m", "pip_audit", "-r", str(requirements), "--no-deps", "--disable-pip"]
+    for allowed, expected in ((True, 0), (False, 1)):
+        code, words = audit(command, offline_passes=allowed)
+        assert code == expected
+        assert words.startswith("NOT AUDITED: the advisory database cannot be reached from here")
 
 
 def test_a_missing_or_broken_pip_audit_fails(tmp_path: Path) -> None:
