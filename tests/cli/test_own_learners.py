@@ -45,13 +45,11 @@ class Table:
         return {"loss": float(np.abs(self.values).sum()), "updates": count}
 
     def STATE(self):
-        generator = self.draws.bit_generator.state["state"]
-        return {"values": self.values, "state": str(generator["state"]), "inc": str(generator["inc"]), "seen": self.seen}
+        return {"values": self.values, "draws": self.draws.bit_generator.state, "seen": self.seen}
 
     def load_state_dict(self, state):
         self.values, self.seen = state["values"], state["seen"]
-        whole = self.draws.bit_generator.state
-        self.draws.bit_generator.state = {**whole, "state": {"state": int(state["state"]), "inc": int(state["inc"])}}
+        self.draws.bit_generator.state = state["draws"]
 '''
 
 
