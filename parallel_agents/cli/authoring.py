@@ -80,7 +80,8 @@ def check(options: Check) -> int:
     """Run the conformance checks on an environment; return 1 if a check failed or could not be made, else 0."""
     from parallel_agents.testing import check_environment  # imports torch, which the other commands do not need
 
-    config = merge(Config.read(options.config), *(parse_setting(text) for text in options.set))
+    chosen = {} if options.algo is None else {"model": {"algorithm": options.algo}}
+    config = merge(Config.read(options.config), chosen, *(parse_setting(text) for text in options.set))
     load_algorithm(config)
     backends = ("inline", "thread", "process") if options.processes else ("inline", "thread")
     findings = check_environment(load_target(options.target), config, epochs=options.epochs, backends=backends)
