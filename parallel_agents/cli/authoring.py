@@ -23,6 +23,7 @@ _PACKAGES = (
     "numpy", "torch", "numba", "gymnasium", "pettingzoo", "safetensors", "structlog", "matplotlib", "imageio", "duckdb",
     "ray",
 )  # fmt: skip
+_EXTRAS = {"matplotlib": "report", "imageio": "report", "duckdb": "data", "ray": "ray"}
 
 
 def list_games(options: Games) -> None:
@@ -132,7 +133,10 @@ def doctor(options: Doctor) -> None:
     """Examine this machine and print the result."""
     result = examine()
     packages = ", ".join(f"{name} {version}" for name, version in result["packages"].items() if version)
-    absent = ", ".join(name for name, version in result["packages"].items() if not version) or "nothing"
+    missing = [name for name, version in result["packages"].items() if not version]
+    extras = {name: f" (extra '{extra}')" for name, extra in _EXTRAS.items()}
+    absent = ", ".join(name + extras.get(name, "") for name in missing) or "nothing"
+    disk, memory = (f"{result[name] / 1e9:.1f} GB" for name in ("disk_free", "shared_memory_free"))
     verdict = "yes: a stack of agents gives each the bytes it gets alone" if result["equal_bytes"] else "NO"
     text = (
         f"Python {result['python']} on {result['platform']}\n"
@@ -142,7 +146,7 @@ def doctor(options: Doctor) -> None:
         f"numeric mode   {', '.join(f'{key} {value}' for key, value in result['fingerprint'].items())}\n"
         f"equal bytes    {verdict}\n"
         + (f"problem        {result['numeric_problem']}\n" if result["numeric_problem"] else "")
-        + f"free           {result['disk_free']:,} bytes on disk, {result['shared_memory_free']:,} shared memory\n"
+        + f"free           {disk} on disk, {memory} shared memory\n"
     )
     print_result(result, text, as_json=options.json)
 

@@ -70,7 +70,8 @@ class Signals:
         if count > 2:
             os._exit(128 + number)
         if count == 2 or self.finish is None:
-            left = "interrupted" if self.finish is None else "left before the epoch was over; the last checkpoint stands"
+            trains = self.finish is not None
+            left = "left before the epoch was over; the last checkpoint stands" if trains else "interrupted"
             raise Interrupted(left, signal_number=number)
         _write_stderr(f"finishing the epoch (at most {GRACE:g} s); once more to leave, a third time to end at once\n")
         self.finish(number)

@@ -281,8 +281,9 @@ def _format(summary: Mapping[str, Any]) -> str:
     digest = summary["digest"] or f"none: {summary['no_digest']}"
     run_dir = summary["run_dir"]
     commands = ["eval", "watch"] if Store(Path(run_dir)).epochs() else ["watch"]
+    epochs = f"{summary['epochs']} epoch{'s' if summary['epochs'] != 1 else ''}"
     return (
-        f"{summary['epochs']} epoch{'s' if summary['epochs'] != 1 else ''}, {summary['total_timesteps']:,} timesteps at {summary['fps']:,.0f} fps, "
+        f"{epochs}, {summary['total_timesteps']:,} timesteps at {summary['fps']:,.0f} fps, "
         f"{summary['updates']:,} updates at {summary['updates_per_second']:,.0f}/s in {summary['wall_seconds']:.1f} s\n"
         f"{_format_episodes(summary)}"
         f"digest {digest}\n"

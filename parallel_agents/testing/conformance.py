@@ -254,8 +254,8 @@ def _generators(suite: _Suite) -> str:
             raise
         raise _Failed(
             _describe(error),
-            "draw from self.rng or self.streams[world], which belong to this world alone; a learner from a generator of "
-            "its own, seeded in place(seed, agent, worlds)",
+            "draw from self.rng or self.streams[world], which belong to this world alone; a learner from a generator "
+            "of its own, seeded in place(seed, agent, worlds)",
         ) from error
     return "none is used"
 
