@@ -45,9 +45,9 @@ class TrainedRun:
     """What `--json` prints; empty if the run has not finished."""
 
     def __repr__(self) -> str:
-        found = {"ep_rew_mean": self.summary.get("ep_rew_mean"), "digest": (self.summary.get("digest") or "")[:12]}
-        results = "".join(f", {name} {value}" for name, value in found.items() if value)
-        return f"TrainedRun({self.path}: {self.environment!r}, {self.environment.prepare().epoch} epochs{results})"
+        mean, digest = self.summary.get("ep_rew_mean"), self.summary.get("digest")
+        results = ("" if mean is None else f", ep_rew_mean {mean:.4g}") + (f", digest {digest[:12]}" if digest else "")
+        return f"TrainedRun({self.path}: {self.environment!r}, epoch {self.environment.prepare().epoch}{results})"
 
     @property
     def agents(self) -> list[Agent]:

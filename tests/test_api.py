@@ -77,7 +77,9 @@ def test_load_run_gives_trained_agents_metrics_and_configuration(tmp_path: Path)
 
 def test_what_is_shown_is_readable(tmp_path: Path) -> None:
     run = train(Guess, epochs=1, out=tmp_path / "run", progress=False)
-    assert repr(run).startswith(f"TrainedRun({tmp_path / 'run'}: Guess(2 agents, 1 worlds, seed 0), 1 epochs")
+    assert repr(run).startswith(
+        f"TrainedRun({tmp_path / 'run'}: Guess(2 agents, 1 world, seed 0), epoch 1, ep_rew_mean "
+    )
     assert repr(run.agents[0]).startswith("Agent(name='agent_0', model=DQN(obs_shape=(1,), ")
     assert "hidden=(4,)" in repr(run.agents[0])
     assert repr(run.evaluate(2)).startswith("Evaluation(mean_return ")

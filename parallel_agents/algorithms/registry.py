@@ -83,6 +83,20 @@ def register_algorithm(name: str, model: Callable[..., Any], *, on_policy: bool 
         ON_POLICY.add(name)
 
 
+_TEMPLATES = {"a2c": "parallel_agents.examples.a2c:A2C", "sac": "parallel_agents.examples.sac:SAC"}
+
+
+def _hint(name: str) -> str:
+    """Return what was likely meant by a name that no algorithm has: another case, a template, or a class of a file.
+
+    >>> _hint("PPO"), _hint("mine.py"), _hint("unknown")
+    ('; did you mean ppo? Allowed is', '; did you mean mine.py:Class? Allowed is', ': allowed is')
+    """
+    small = name.lower()
+    meant = f"{name}:Class" if name.endswith(".py") else small if small in ALGORITHMS else _TEMPLATES.get(small)
+    return f"; did you mean {meant}? Allowed is" if meant else ": allowed is"
+
+
 def model_from_config(
     section: Mapping[str, Any],
     obs_shape: Any,
@@ -106,8 +120,8 @@ def model_from_config(
     name, weights = options.pop("algorithm", "dqn"), options.pop("weights", None)
     if name not in ALGORITHMS:
         raise ConfigError(
-            f"model.algorithm is {name!r}: allowed is {', '.join(sorted(ALGORITHMS))}, or a learner of your own as "
-            "FILE.py:Class or module:Class (parallel_agents.examples.a2c:A2C and parallel_agents.examples.sac:SAC)"
+            f"model.algorithm is {name!r}{_hint(str(name))} {', '.join(sorted(ALGORITHMS))}, or a learner of "
+            f"your own as FILE.py:Class or module:Class ({' and '.join(_TEMPLATES.values())})"
         )
     if network is not None:
         if name in BUILT_IN and name not in TAKES_NETWORK:

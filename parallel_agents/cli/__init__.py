@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import difflib
+import io
 import json
 import os
+import re
 import sys
 import traceback
 import warnings
-from collections.abc import Callable
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext, redirect_stdout
 from dataclasses import fields, is_dataclass
 from functools import partial
 from pathlib import Path
@@ -60,6 +62,7 @@ First steps:
   parallel-agents runs                            which runs there are; compare, verify and diff set them side by side
   parallel-agents new berries                     write a game of your own
   parallel-agents train --help                    every option of a command
+  parallel-agents --version                       which version this is
 
 Tab completion: parallel-agents --tyro-print-completion bash (or zsh, tcsh); docs/command_line.md says where it goes."""
 
@@ -86,7 +89,8 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _main(words: list[str], *, as_json: bool, watched: bool) -> int:
     try:
-        command = parse(words)
+        with _completing_files() if words == ["--tyro-print-completion", "bash"] else nullcontext():
+            command = parse(words)
     except SystemExit as error:  # tyro has written to stderr what was wrong
         if error.code and as_json:
             _print_error("UsageError", "bad usage; what was wrong is on stderr")
@@ -102,6 +106,17 @@ def _main(words: list[str], *, as_json: bool, watched: bool) -> int:
     return _run(command, as_json=as_json)
 
 
+@contextmanager
+def _completing_files() -> Iterator[None]:
+    """Let bash complete names of files, too, where the script that is printed meanwhile has nothing to offer."""
+    printed = io.StringIO()
+    try:
+        with redirect_stdout(printed):
+            yield
+    finally:
+        sys.stdout.write(printed.getvalue().replace("complete -F ", "complete -o bashdefault -o default -F "))
+
+
 def _format_warning(
     message: Warning | str, category: type[Warning], filename: str, lineno: int, line: str | None = None
 ) -> str:
@@ -112,7 +127,7 @@ def _format_warning(
 
 def parse(words: list[str]) -> Any:
     """Return the command that these words ask for, without running it."""
-    words = _complete_watch(words)
+    words = _write_out_numbers(_complete_watch(words))
     _check_command(words)
     _check_foreign_options(words)
     return tyro.extras.subcommand_cli_from_dict(
@@ -149,6 +164,21 @@ def _complete_watch(words: list[str]) -> list[str]:
     return [part for word, alone in zip(words, bare, strict=True) for part in ((word, default) if alone else (word,))]
 
 
+def _write_out_numbers(words: list[str]) -> list[str]:
+    """Write 1e6 as 1000000, after the options that say how long a run is.
+
+    >>> _write_out_numbers(["train", "--total-timesteps", "1e4", "--epochs=2e2"])
+    ['train', '--total-timesteps', '10000', '--epochs=200']
+    """
+    found = []
+    for before, word in zip(["", *words], words, strict=False):
+        option, equals, value = word.rpartition("=")
+        name = (option if equals else before).replace("_", "-")
+        number = re.fullmatch(r"\d+e\d", value) if name in ("--total-timesteps", "--epochs") else None
+        found.append(word if number is None else f"{option}{equals}{int(float(value))}")
+    return found
+
+
 def _check_command(words: list[str]) -> None:
     """Raise a ConfigError for an unknown command, with the command that was likely meant."""
     if words and not words[0].startswith("-") and words[0] not in COMMANDS:
@@ -166,6 +196,8 @@ def _check_foreign_options(words: list[str]) -> None:
         if word.startswith("--") and name in ELSEWHERE and name not in known:
             key = ELSEWHERE[name]
             option = f"--set {key}=VALUE" if "." in key and " " not in key else key
+            if (short := key.partition(".")[2]) in known:  # it has an option of its own
+                option = f"--{short.replace('_', '-')} VALUE"
             raise ConfigError(f"{word} is no option of {words[0]}: here it is {option}")
 
 

@@ -23,6 +23,7 @@ _PACKAGES = (
     "numpy", "torch", "numba", "gymnasium", "pettingzoo", "safetensors", "structlog", "matplotlib", "imageio", "duckdb",
     "ray",
 )  # fmt: skip
+_EXTRAS = {"matplotlib": "report", "imageio": "report", "duckdb": "data", "ray": "ray"}
 
 
 def list_games(options: Games) -> None:
@@ -80,7 +81,8 @@ def check(options: Check) -> int:
     """Run the conformance checks on an environment; return 1 if a check failed or could not be made, else 0."""
     from parallel_agents.testing import check_environment  # imports torch, which the other commands do not need
 
-    config = merge(Config.read(options.config), *(parse_setting(text) for text in options.set))
+    chosen = {} if options.algo is None else {"model": {"algorithm": options.algo}}
+    config = merge(Config.read(options.config), chosen, *(parse_setting(text) for text in options.set))
     load_algorithm(config)
     backends = ("inline", "thread", "process") if options.processes else ("inline", "thread")
     findings = check_environment(load_target(options.target), config, epochs=options.epochs, backends=backends)
@@ -131,7 +133,10 @@ def doctor(options: Doctor) -> None:
     """Examine this machine and print the result."""
     result = examine()
     packages = ", ".join(f"{name} {version}" for name, version in result["packages"].items() if version)
-    absent = ", ".join(name for name, version in result["packages"].items() if not version) or "nothing"
+    missing = [name for name, version in result["packages"].items() if not version]
+    extras = {name: f" (extra '{extra}')" for name, extra in _EXTRAS.items()}
+    absent = ", ".join(name + extras.get(name, "") for name in missing) or "nothing"
+    disk, memory = (f"{result[name] / 1e9:.1f} GB" for name in ("disk_free", "shared_memory_free"))
     verdict = "yes: a stack of agents gives each the bytes it gets alone" if result["equal_bytes"] else "NO"
     text = (
         f"Python {result['python']} on {result['platform']}\n"
@@ -141,7 +146,7 @@ def doctor(options: Doctor) -> None:
         f"numeric mode   {', '.join(f'{key} {value}' for key, value in result['fingerprint'].items())}\n"
         f"equal bytes    {verdict}\n"
         + (f"problem        {result['numeric_problem']}\n" if result["numeric_problem"] else "")
-        + f"free           {result['disk_free']:,} bytes on disk, {result['shared_memory_free']:,} shared memory\n"
+        + f"free           {disk} on disk, {memory} shared memory\n"
     )
     print_result(result, text, as_json=options.json)
 

@@ -286,6 +286,8 @@ class Check(Command):
     """Epochs of each check."""
     processes: Flag = False
     """Compare learner processes as well; takes a few seconds more."""
+    algo: Word = None
+    """Learner, also one of your own: FILE.py:Class or module:Class (model.algorithm)."""
     config: ConfigFile = None
     set: Settings = ()
     """Set one value, for example --set world.agents=3; may be repeated."""

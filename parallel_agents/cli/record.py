@@ -244,6 +244,14 @@ class RunLog:
 
     folder: RunFolder
     run: Run | None = None
+    epochs: int | None = None
+    """How many epochs were asked for; a resumed run may have been asked for more than its configuration."""
+
+    @property
+    def resume_command(self) -> str:
+        """Return the command that goes on to the epoch that was asked for."""
+        usual = self.epochs is None or self.run is None or self.epochs == self.run.config.experiment.epochs
+        return f"parallel-agents resume {self.folder.path}{'' if usual else f' --epochs {self.epochs}'}"
 
     def log_failure(self, kind: str, message: str, advice: str, **place: Any) -> None:
         """Write the last record: why the run failed and what to do."""
@@ -258,7 +266,7 @@ class RunLog:
             return ""
         epochs = checkpointer.written()
         start = f"after epoch {epochs[-1]}" if epochs else "from its first epoch"
-        return f"`parallel-agents resume {self.folder.path}` goes on {start}"
+        return f"`{self.resume_command}` goes on {start}"
 
 
 @contextmanager

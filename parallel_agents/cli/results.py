@@ -162,6 +162,10 @@ def export_weights(options: Export) -> None:
     """Write the weights of one agent of a run into a file."""
     folder = RunFolder.open(options.run_dir)
     run = open_environment(folder, options.target).prepare()
+    if options.out.suffix not in ("", ".safetensors", ".onnx", ".pt"):
+        raise ConfigError(
+            f"--out {options.out}: give a name that ends in .safetensors (weights), .onnx or .pt (TorchScript)"
+        )
     count = len(run.environments)
     if not 0 <= options.replica < count:
         raise ConfigError(f"--replica {options.replica}: this run has replicas 0 to {count - 1}")

@@ -70,7 +70,9 @@ class Signals:
         if count > 2:
             os._exit(128 + number)
         if count == 2 or self.finish is None:
-            raise Interrupted("left before the epoch was over; the last checkpoint stands", signal_number=number)
+            trains = self.finish is not None
+            left = "left before the epoch was over; the last checkpoint stands" if trains else "interrupted"
+            raise Interrupted(left, signal_number=number)
         _write_stderr(f"finishing the epoch (at most {GRACE:g} s); once more to leave, a third time to end at once\n")
         self.finish(number)
 

@@ -7,6 +7,7 @@ import difflib
 import importlib
 import importlib.util
 import inspect
+import re
 import sys
 import sysconfig
 from collections.abc import Iterator, Mapping
@@ -79,6 +80,10 @@ def load_target(target: type[Environment] | str, place: Path | None = None) -> t
     """
     if isinstance(target, type):
         return target
+    if re.fullmatch(r"(gymnasium|pettingzoo):[^:]+\.py", target):
+        library, _, file = target.partition(":")
+        name = Path(file).stem + (":ITS-ID" if library == "gymnasium" else "")
+        raise TargetError(f"{target} is a file: give the module, which must be on PYTHONPATH: {library}:{name}")
     file, _, name = target.partition(".py:")
     if target.endswith(".py") or name:
         path = place or Path(f"{file}.py" if name else target)
@@ -119,9 +124,11 @@ def _hint_for_game(target: str) -> str:
     """Return the likely fix for a game that does not exist."""
     if Path(f"{target}.py").is_file():
         return f"; did you mean the file {target}.py?"
+    if re.fullmatch(r"(\w+/)?[\w.]+-v\d+", target):
+        return f"; did you mean gymnasium:{target}?"
     similar = difflib.get_close_matches(target, shipped_games(), n=1)
-    hint = f"; did you mean {similar[0]}?" if similar else ":"
-    return f"{hint} Give a game of `parallel-agents games`, a Python file, module:Class, or gymnasium:NAME"
+    hint = f"; did you mean {similar[0]}? Give" if similar else ": give"
+    return f"{hint} a game of `parallel-agents games`, a Python file, module:Class, or gymnasium:NAME"
 
 
 def load_algorithm(config: Mapping[str, Any], place: Path | None = None) -> None:

@@ -68,11 +68,14 @@ def resume(options: Resume) -> None:
                 sys.stderr.write(f"damaged: {damage}\n")
             checkpointer = Checkpointer(run, folder.path, keep_last=experiment.keep_last, lock=folder.lock)
             run.checkpointer = checkpointer
+            epochs = options.epochs or experiment.epochs
+            if manifest is not None and manifest.epoch >= epochs:
+                sys.stderr.write(f"epoch {manifest.epoch} is reached already: a larger --epochs goes on\n")
             if manifest is None:
                 sys.stderr.write("the run stopped before its first checkpoint: it starts from its first epoch\n")
             else:
                 checkpointer.continue_from(manifest)
-            summary = _run_training(environment, log, options.epochs or experiment.epochs, options)
+            summary = _run_training(environment, log, epochs, options)
     print_result(summary, _format(summary), as_json=options.json)
 
 
@@ -140,7 +143,7 @@ def _run_training(
 ) -> RunSummary:
     """Run the experiment with all callbacks, write the results into the run folder and return the summary."""
     run, folder = environment.prepare(), log.folder
-    log.run = run
+    log.run, log.epochs = run, epochs
     run.run_id = folder.run_id  # the same id in folder, log and metrics
     environment.timeline.enabled = True
     run.watchdog.folder, run.watchdog.give_up = folder.path, partial(_exit_hung_run, log)
@@ -163,7 +166,7 @@ def _run_training(
         with graceful_stop(run.request_stop), watched(folder.path) if options.watch == "page" else nullcontext():
             summary = environment.run_experiment(epochs, callbacks=everyone)
     except Interrupted as error:
-        error.args = (f"{error}; go on with: parallel-agents resume {folder.path}",)
+        error.args = (f"{error}; go on with: {log.resume_command}",)
         raise
     finally:
         for replica in run.environments:
@@ -278,8 +281,9 @@ def _format(summary: Mapping[str, Any]) -> str:
     digest = summary["digest"] or f"none: {summary['no_digest']}"
     run_dir = summary["run_dir"]
     commands = ["eval", "watch"] if Store(Path(run_dir)).epochs() else ["watch"]
+    epochs = f"{summary['epochs']} epoch{'s' if summary['epochs'] != 1 else ''}"
     return (
-        f"{summary['epochs']} epochs, {summary['total_timesteps']:,} timesteps at {summary['fps']:,.0f} fps, "
+        f"{epochs}, {summary['total_timesteps']:,} timesteps at {summary['fps']:,.0f} fps, "
         f"{summary['updates']:,} updates at {summary['updates_per_second']:,.0f}/s in {summary['wall_seconds']:.1f} s\n"
         f"{_format_episodes(summary)}"
         f"digest {digest}\n"

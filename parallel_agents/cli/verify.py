@@ -111,7 +111,10 @@ def _format_verified(result: Mapping[str, Any], *, native: bool) -> str:
                 "(model.kernels = auto, docs/kernels.md) have the same bytes on every machine"
             )
     elif not result["verified"]:
-        lines.append("libraries and CPU are the same: the target, its data or the package have changed since")
+        lines.append(
+            "libraries and CPU are the same: the target, its data or the package have changed since, or a learner of "
+            "your own carries more than its state_dict() holds (`parallel-agents check TARGET --algo …` says so)"
+        )
     if "certificate" in result:
         lines.append(f"certificate {result['certificate']}")
     return "\n".join(lines) + "\n"

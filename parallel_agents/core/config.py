@@ -281,7 +281,11 @@ def parse_setting(text: str) -> dict[str, Any]:
     path, equals, value = text.partition("=")
     _, dot, key = path.strip().partition(".")
     if not equals or not dot or not key:
-        raise ConfigError(f"--set {text!r}: write section.key=value, for example parallel.num_workers=2")
+        here = ELSEWHERE.get(path.strip())
+        raise ConfigError(
+            f"--set {text!r}: write section.key=value, for example parallel.num_workers=2"
+            + (f"; {path.strip()} is {here} here" if here else "")
+        )
     return nested(path.strip(), _from_text(value.strip()))
 
 

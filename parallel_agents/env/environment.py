@@ -126,7 +126,9 @@ class Environment:
         self.acting = np.ones((len(self.agents), self.n_worlds), np.bool_)
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({len(self.agents)} agents, {self.n_worlds} worlds, seed {self.seed})"
+        counts = {"agent": len(self.agents), "world": self.n_worlds}
+        things = ", ".join(f"{count} {name}{'s' if count != 1 else ''}" for name, count in counts.items())
+        return f"{type(self).__name__}({things}, seed {self.seed})"
 
     # -- hooks that users write --------------------------------------------------------------------------------
 

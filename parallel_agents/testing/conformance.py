@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import tempfile
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Sized
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
@@ -253,7 +253,9 @@ def _generators(suite: _Suite) -> str:
         if "that everybody shares" not in str(error):
             raise
         raise _Failed(
-            _describe(error), "draw from self.rng or self.streams[world], which belong to this world alone"
+            _describe(error),
+            "draw from self.rng or self.streams[world], which belong to this world alone; a learner from a generator "
+            "of its own, seeded in place(seed, agent, worlds)",
         ) from error
     return "none is used"
 
@@ -281,7 +283,8 @@ def _worlds_equal(array: Any) -> bool:
 def _buffers(suite: _Suite) -> str:
     environment = suite.make()
     environment.run_experiment()
-    sizes = [len(agent.model.memory) for agent in environment.agents if hasattr(agent.model, "memory")]
+    memories = [getattr(agent.model, "memory", None) for agent in environment.agents]
+    sizes = [len(memory) for memory in memories if isinstance(memory, Sized)]
     if sizes and not any(sizes):
         raise _Failed(
             "no agent has kept a single transition",
@@ -338,21 +341,23 @@ def _resume(suite: _Suite) -> str:
     if reason is not None:
         raise _NotChecked(reason)
     expected = _digest(whole.run_experiment())
-    half = max(1, suite.epochs // 2)
+    resumed = ""
     with tempfile.TemporaryDirectory() as folder:
-        first = suite.make()
-        first.prepare().checkpointer = Checkpointer(first.prepare(), Path(folder), keep_last=1)
-        first.run_experiment(half)
-        second = suite.make()
-        restore(second.prepare(), Path(folder))
-        resumed = _digest(second.run_experiment(suite.epochs))
+        for epoch in range(1, suite.epochs + 1):  # after every one: what is lost may matter after some of them only
+            part = suite.make()
+            checkpointer = Checkpointer(part.prepare(), Path(folder), keep_last=1)
+            if epoch > 1:
+                checkpointer.continue_from(restore(part.prepare(), Path(folder))[0])
+            part.prepare().checkpointer = checkpointer
+            resumed = _digest(part.run_experiment(epoch))
     if resumed != expected:
         raise _Failed(
-            f"{half} epochs and a resume to {suite.epochs} are not {suite.epochs} epochs",
+            f"{suite.epochs} epochs with a resume after each are not {suite.epochs} epochs",
             "reset() must set everything anew, from self.epoch and the world's own draws; nothing may be carried over "
-            "from epoch to epoch, or, with autoreset, it must be in state()",
+            "from epoch to epoch, or, with autoreset, it must be in state(); a learner's state_dict() must hold all "
+            "that it carries, generators as a whole",
         )
-    return f"{half} epochs and a resume to {suite.epochs} are {suite.epochs}"
+    return f"{suite.epochs} epochs with a resume after each are {suite.epochs} epochs"
 
 
 # -- buffers -------------------------------------------------------------------------------------------------------

@@ -36,8 +36,8 @@ from parallel_agents.tracking.jsonl import MIB, JsonlFile
 
 CONTEXT = ("run", "role", "agent", "version")
 _RESULTS = ("digest", "epochs", "turns", "updates", "failures", "wall_seconds", "mean_reward", "reproducible")
-_SHOWN_ELSEWHERE = ("run_started", "run_ended")
-"""Records of the file that the console leaves out, since the progress display and the summary say the same."""
+_SHOWN_ELSEWHERE = ("run_started", "run_stopped", "run_ended")
+"""Records of the file that the console leaves out, since the progress display, summary or last line say the same."""
 
 
 class _FileSink:
@@ -83,7 +83,10 @@ class _Console:
         shown = event.get("event") not in _SHOWN_ELSEWHERE and method != "debug"
         if not self.enabled or not shown:
             raise structlog.DropEvent
-        event.pop("exc_info", None)  # the file has the traceback
+        for name in ("exc_info", "run", "version"):  # the file has them
+            event.pop(name, None)
+        if event.get("role") == "conductor":  # the process that the user started
+            del event["role"]
         return self._render(logger, method, event)
 
     def release(self) -> None:

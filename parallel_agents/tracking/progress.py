@@ -101,12 +101,14 @@ class RecentRates:
 
 
 def _plan(run: RunInfo) -> str:
-    """Return a text such as `8 agents, 4 worlds, epochs 1 to 200`."""
+    """Return a text such as `8 agents, 4 worlds, epochs 1 to 200`, and that kernels may be compiled."""
     counts = {"agent": len(run.agents) // run.replicas, "world": run.worlds}
     if run.replicas > 1:
         counts["replica"] = run.replicas
     things = ", ".join(f"{count} {name}{'s' if count != 1 else ''}" for name, count in counts.items())
-    return f"{things}, epochs {run.first_epoch} to {run.epochs}"
+    if run.first_epoch > run.epochs:
+        return f"{things}, no epoch left to train"
+    return f"{things}, epochs {run.first_epoch} to {run.epochs}; the first epochs may compile kernels, once"
 
 
 class _Display(BaseCallback):
@@ -121,7 +123,7 @@ class _Display(BaseCallback):
     def on_start(self, run: RunInfo) -> None:
         self._rates = RecentRates(self._clock)
         self._rates.replicas = run.replicas
-        self._epoch, self._epochs = run.first_epoch - 1, run.epochs
+        self._epoch, self._epochs = run.first_epoch - 1, max(run.epochs, run.first_epoch - 1)
         self._due = self._clock()
 
     def on_epoch(self, stats: EpochStats) -> None:
@@ -152,7 +154,7 @@ class PlainProgress(_Display):
 
     def on_start(self, run: RunInfo) -> None:
         super().on_start(run)
-        self._stream.write(f"{run.environment}: {_plan(run)}; the first epochs may compile kernels, once\n")
+        self._stream.write(f"{run.environment}: {_plan(run)}\n")
         self._stream.flush()
 
     def on_end(self, summary: Mapping[str, Any]) -> None:
@@ -229,7 +231,7 @@ class LiveProgress(_Display):
         super().on_start(run)
         self._due += _REDRAW
         self._sparklines = Sparklines(run.agents)
-        self._bar.update(self._task, description=run.environment, total=run.epochs, completed=self._epoch)
+        self._bar.update(self._task, description=run.environment, total=self._epochs, completed=self._epoch)
         self._bar.start()
 
     def on_end(self, summary: Mapping[str, Any]) -> None:

@@ -70,10 +70,12 @@ class RunFolder:
         try:
             run_id, environment = _read_run_file(path / _RUN_FILE)
         except (OSError, ValueError) as error:
-            raise ConfigError(
-                f"{path} is not a run folder: its {_RUN_FILE} is absent or unreadable ({error}); "
-                "give the folder that `train` printed as run_dir"
-            ) from error
+            reason = f"its {_RUN_FILE} is absent or unreadable ({error})"
+            if not path.exists():
+                reason = "there is no such folder"
+            elif inner := sorted(folder.parent for folder in path.glob(f"*/{_RUN_FILE}")):
+                reason = f"it holds run folders, such as {inner[0]}"
+            raise ConfigError(f"{path} is not a run folder: {reason}; give the folder that `train` printed") from error
         lock = FolderLock(path.absolute()) if write else None
         folder = cls(path.absolute(), run_id, environment, lock)
         if write:

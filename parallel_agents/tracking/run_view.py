@@ -90,7 +90,7 @@ class RunView:
         self.path = path
         self.name = path.name or str(path)
         if not is_run(path):
-            raise ConfigError(f"{path} is not a run folder: give the folder that `train` printed as run_dir")
+            raise ConfigError(f"{path} is not a run folder: give the folder that `train` printed")
         self.version = 0
         """Changes whenever there is something new."""
         self.metrics = MetricsState()

@@ -100,6 +100,45 @@ def test_tab_completes_commands_and_options_in_bash(
     assert expected in ended.out.split(), ended
 
 
+def test_tab_completes_names_of_files_where_there_is_nothing_else(command: Command, tmp_path: Path) -> None:
+    (tmp_path / "completion.sh").write_text(command("--tyro-print-completion", "bash").out)
+    ended = run_process("bash", "-c", "source completion.sh; complete -p parallel-agents", folder=tmp_path)
+    assert "-o default" in ended.out
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("train", "CartPole-v1"), "no game 'CartPole-v1'; did you mean gymnasium:CartPole-v1?"),
+        (("train", "unlike_any"), "no game 'unlike_any': give a game of"),
+        (("train", "pettingzoo:mine.py"), "give the module, which must be on PYTHONPATH: pettingzoo:mine"),
+        (("train", "gymnasium:CartPole-v7"), "`v1` ]. If a package registers it"),
+        (("train", "guess.py", "--algo", "PPO"), "model.algorithm is 'PPO'; did you mean ppo?"),
+        (("train", "guess.py", "--algo", "a2c"), "did you mean parallel_agents.examples.a2c:A2C?"),
+        (("train", "guess.py", "--algo", "mine.py"), "did you mean mine.py:Class?"),
+        (("train", "guess.py", "--num-envs", "8"), "here it is --worlds VALUE"),
+        (("train", "guess.py", "--set", "n_steps=8"), "n_steps is experiment.max_turns here"),
+        (("eval", "nowhere"), "nowhere is not a run folder: there is no such folder"),
+        (("eval", "."), ". is not a run folder: it holds run folders, such as run"),
+        (("export", "run", "--agent", "agent_0", "--out", "w.h5"), "ends in .safetensors (weights), .onnx or .pt"),
+    ],
+)
+def test_a_likely_mistake_is_answered_with_what_was_meant(
+    command: Command, tmp_path: Path, words: tuple[str, ...], message: str
+) -> None:
+    if words[0] != "train":
+        assert command("train", "guess.py", "--epochs", "1", "--out", "run", "--quiet").code == 0
+    ended = command(*words)
+    assert ended.code == 2
+    assert message in ended.err
+
+
+def test_a_number_of_steps_may_be_written_with_an_exponent(command: Command) -> None:
+    ended = command("config", "guess.py", "--total-timesteps", "1e4", "--json")
+    values = {row["key"]: row["value"] for row in ended.json["config"]}
+    assert values["experiment.total_timesteps"] == 10_000
+
+
 def test_a_reader_that_closes_the_pipe_is_no_failure() -> None:
     line = f"{sys.executable} -m parallel_agents --tyro-print-completion bash | head -1"
     ended = run_process("bash", "-o", "pipefail", "-c", line)

@@ -45,13 +45,11 @@ class Table:
         return {"loss": float(np.abs(self.values).sum()), "updates": count}
 
     def STATE(self):
-        generator = self.draws.bit_generator.state["state"]
-        return {"values": self.values, "state": str(generator["state"]), "inc": str(generator["inc"]), "seen": self.seen}
+        return {"values": self.values, "draws": self.draws.bit_generator.state, "seen": self.seen}
 
     def load_state_dict(self, state):
         self.values, self.seen = state["values"], state["seen"]
-        whole = self.draws.bit_generator.state
-        self.draws.bit_generator.state = {**whole, "state": {"state": int(state["state"]), "inc": int(state["inc"])}}
+        self.draws.bit_generator.state = state["draws"]
 '''
 
 
@@ -160,9 +158,23 @@ def test_draws_from_a_global_generator_leave_no_digest_and_check_finds_them(comm
     ended = command("train", "guess.py", "--algo", algo, *QUIET, "--out", "run").json
     assert ended["digest"] is None
     assert "take_action() drew from the global random generator of numpy" in ended["no_digest"]
-    checked = command("check", "guess.py", "--set", f"model.algorithm={algo}", "--json")
-    failed = [finding["check"] for finding in checked.json["findings"] if finding["passed"] is False]
-    assert "global generators" in failed
+    checked = command("check", "guess.py", "--algo", algo, "--json")
+    failed = {finding["check"]: finding for finding in checked.json["findings"] if finding["passed"] is False}
+    assert "a learner from a generator of its own" in failed["global generators"]["advice"]
+    assert "buffers" not in failed
+
+
+@pytest.mark.usefixtures("game")
+def test_check_passes_a_sound_learner_and_finds_half_of_a_generator(command: Command, tmp_path: Path) -> None:
+    algo = table(tmp_path)
+    checked = command("check", "guess.py", "--algo", algo, "--json")
+    assert [finding for finding in checked.json["findings"] if not finding["passed"]] == []
+    text = (tmp_path / "table.py").read_text()
+    half = '{**self.draws.bit_generator.state, "state": state["draws"]["state"]}'  # the other half is in "uinteger"
+    assert text.count('= state["draws"]') == 1
+    (tmp_path / "half.py").write_text(text.replace('= state["draws"]', f"= {half}"))
+    checked = command("check", "guess.py", "--algo", "half.py:Table", "--json")
+    assert [finding["check"] for finding in checked.json["findings"] if not finding["passed"]] == ["exact resume"]
 
 
 @pytest.mark.usefixtures("game")

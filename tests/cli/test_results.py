@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +14,7 @@ from parallel_agents.cli.results import _samples
 from parallel_agents.cli.target import load_target
 from parallel_agents.cli.viewers import TerminalViewer
 from parallel_agents.tracking.metrics import Metrics, read_metrics
-from tests.cli.conftest import Command, settings
+from tests.cli.conftest import ROOT, Command, settings
 
 SMALL = settings(
     "experiment.max_turns=12", "model.learning_starts=8", "model.hidden=[8]", "parallel.train_interval=1",
@@ -180,6 +181,20 @@ def test_an_episode_of_a_gymnasium_environment_is_drawn(command: Command, tmp_pa
     drawn = command("eval", "run", "--episodes", "2", "--gif", "cart.gif", "--json").json
     assert (tmp_path / "cart.gif").read_bytes().startswith(b"GIF")
     assert drawn["mean_return"] == plain["mean_return"]
+
+
+def test_a_world_that_takes_no_render_mode_is_named_without_a_traceback(
+    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = (ROOT / "docs" / "pettingzoo.md").read_text()
+    (tmp_path / "meeting.py").write_text(text.partition('```python title="meeting.py"\n')[2].partition("```")[0])
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert command("train", "pettingzoo:meeting", "--epochs", "1", "--out", "run", "--quiet").code == 0
+    ended = command("eval", "run", "--gif", "one.gif")
+    assert ended.code == 2
+    assert "error: meeting cannot be made with a render_mode, so it draws no pictures" in ended.err
+    assert "Traceback" not in ended.err
+    monkeypatch.delitem(sys.modules, "meeting")
 
 
 def test_a_curve_shows_episode_returns_by_steps_or_time_and_by_setting(command: Command, tmp_path: Path) -> None:

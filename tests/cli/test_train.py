@@ -242,3 +242,16 @@ def test_an_interrupted_run_exits_with_130(command: Command) -> None:
     assert ended.code == 130
     assert ended.json["error"] == "Interrupted"
     assert ended.json["message"].startswith("stopped after epoch 2")
+
+
+def test_a_resumed_run_that_is_stopped_names_the_epochs_that_it_was_asked_for(command: Command, tmp_path: Path) -> None:
+    assert command("train", "guess.py", "--out", "mine", "--epochs", "1", "--set", "world.spoil=interrupt").code == 0
+    ended = command("resume", "mine", "--epochs", "6")
+    assert ended.code == 130
+    assert ended.err.count("go on with") == 1, "it is said once"
+    assert ended.err.endswith(f"go on with: parallel-agents resume {tmp_path / 'mine'} --epochs 6\n")
+    again = command("resume", "mine", "--json")
+    assert (again.code, again.json["epochs"]) == (0, 2)
+    assert "epoch 2 is reached already: a larger --epochs goes on" in again.err
+    assert "no epoch left to train" in again.err
+    assert "epoch 2/2" in again.err

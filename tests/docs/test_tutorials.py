@@ -54,3 +54,19 @@ def test_the_defender_has_the_score_that_is_printed(
     scores = json.loads(capsys.readouterr().out)
     assert "-222.04" in (DOCS / "defender.md").read_text()
     assert round(scores["variants"]["leaderboard"]["total"], 2) == -222.04
+
+
+def test_the_learner_of_the_page_on_algorithms_resumes_exactly(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    block = re.findall(r"^```python\n(.*?)^```", (DOCS / "algorithms.md").read_text(), re.S | re.M)[0]
+    Path("averages.py").write_text(block.partition("\n\nrun = train")[0])
+
+    def digest(*words: str) -> str:
+        assert main([*words, "--json", "--quiet"]) == 0
+        return str(json.loads(capsys.readouterr().out)["digest"])
+
+    learner = ("train", "averages.py:Machines", "--algo", "averages.py:Averages")
+    digest(*learner, "--epochs", "7", "--out", "part")
+    assert digest("resume", "part", "--epochs", "20") == digest(*learner, "--epochs", "20", "--out", "whole")

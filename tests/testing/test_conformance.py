@@ -182,7 +182,12 @@ class GivesWords(Odd):
         ("worlds differ", SharedSeed, "three worlds start alike in every epoch", "self.streams[w]"),
         ("buffers", NeverActs, "no agent has kept a single transition", "can_act()"),
         ("modes", Counts, "the results are not those of parallel.enabled = false", "no counters of calls"),
-        ("resume", CarriesOver, "2 epochs and a resume to 4 are not 4 epochs", "reset() must set everything anew"),
+        (
+            "resume",
+            CarriesOver,
+            "4 epochs with a resume after each are not 4 epochs",
+            "reset() must set everything anew",
+        ),
     ],
 )
 def test_a_broken_environment_fails_with_a_detail_and_advice(check: str, kind: Any, detail: str, advice: str) -> None:
@@ -199,7 +204,7 @@ def test_a_broken_environment_fails_with_a_detail_and_advice(check: str, kind: A
         ("state", Line, "they are missing"),
         ("state", Forgets, "state() gives another 'place'"),
         ("state", GivesWords, "which is no array of numbers"),
-        ("resume", Forgets, "2 epochs and a resume to 4 are not 4 epochs"),
+        ("resume", Forgets, "4 epochs with a resume after each are not 4 epochs"),
     ],
 )
 def test_an_incomplete_state_fails(check: str, kind: Any, detail: str) -> None:

@@ -140,6 +140,7 @@ def test_the_console_is_stderr_and_has_the_context(path: Path, capsys: pytest.Ca
     assert out == ""
     assert len(err.splitlines()) == 1
     assert all(word in err for word in ("warning", "loud", "role=learner", "round=2"))
+    assert "run=" not in err
     assert "\x1b" not in err
     assert [record["event"] for record in _records(path)] == ["too quiet", "loud"], "the file has all"
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from gymnasium.error import DependencyNotInstalled
 
 from parallel_agents.core.errors import ConfigError, ContractError
 from parallel_agents.core.seeding import Purpose, generator
@@ -36,7 +37,15 @@ class AdaptedEnvironment(ParallelEnvironment):
         if not isinstance(workers, int) or workers < 0:
             raise ConfigError(f"world.workers is {workers!r}: give a number of processes, 0 for none")
         if workers == 0:
-            return SyncEnvs(self.adapter_factory(), self.n_worlds)
+            try:
+                return SyncEnvs(self.adapter_factory(), self.n_worlds)
+            except TypeError as error:
+                if "render_mode" not in str(error):
+                    raise
+                raise ConfigError(
+                    f"{self.name} cannot be made with a render_mode, so it draws no pictures: {error}; let it take "
+                    'render_mode="rgb_array", and return an array (rows, columns, 3) from render()'
+                ) from error
         return WorkerEnvs(
             self.adapter_factory(),
             self.n_worlds,
@@ -77,7 +86,10 @@ class AdaptedEnvironment(ParallelEnvironment):
 
     def render(self) -> Array:
         """Return a picture (rows, columns, 3) of the first world; `draws_itself` has to be called before it is made."""
-        frame = self.envs.render()
+        try:
+            frame = self.envs.render()
+        except DependencyNotInstalled as error:
+            raise ConfigError(f"{self.name} cannot be drawn: {error}") from error
         if not isinstance(frame, np.ndarray) or frame.ndim != 3:
             raise ConfigError(f"{self.name} draws no pictures: its render() gave a {type(frame).__name__}")
         return frame

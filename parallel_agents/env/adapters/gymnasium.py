@@ -34,8 +34,9 @@ def gymnasium_environment(name: str) -> type[GymnasiumEnvironment]:
             importlib.import_module(package)
         gymnasium.spec(env_id)
     except (ImportError, gymnasium.error.Error) as error:
+        reason = str(error) if str(error).endswith((".", "?")) else f"{error}."
         raise TargetError(
-            f"gymnasium:{name} is not a registered environment: {error}. If a package registers it, name that too: "
+            f"gymnasium:{name} is not a registered environment: {reason} If a package registers it, name that too: "
             "gymnasium:package:Name-v0; it must be installed or on PYTHONPATH, the current folder is not searched"
         ) from error
     title = "".join(word.capitalize() for word in env_id.replace("/", "-").split("-"))
