@@ -293,6 +293,8 @@ class RunView:
         recent = [row.mean() for row in self.metrics.recent if row.size]
         tiles = [["Status", self.status, self.environment]]
         if last:
+            ended = summary.get("epochs") == last.get("epoch")  # rounds that ended after the last epoch count too
+            updates = (summary if ended else last).get("updates")
             tiles += [
                 ["Epoch", format_number(last.get("epoch")),
                  f"of {format_number(epochs)}{self._remaining()}" if epochs else ""],
@@ -300,7 +302,7 @@ class RunView:
                  f"mean of {len(recent)}: {format_number(float(np.mean(recent)))}" if recent else "last epoch"],
                 ["Turns/s", format_number(last.get("turns_per_second")), "last epoch"],
                 ["Updates/s", format_number(self._recent_mean("updates_per_second")),
-                 f"{format_number(last.get('updates'))} in all"],
+                 f"{format_number(updates)} in all"],
                 ["Lag", format_number(last.get("lag")), f"rounds; weights {format_number(last.get('version'))}"],
             ]  # fmt: skip
         elif isinstance(summary.get("mean_reward"), int | float):

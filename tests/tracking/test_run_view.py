@@ -48,6 +48,18 @@ def test_the_newest_numbers_are_those_of_the_file(tmp_path: Path) -> None:
     view.close()
 
 
+def test_updates_of_rounds_that_end_after_the_last_epoch_are_counted(tmp_path: Path) -> None:
+    path = make_run_folder(tmp_path / "run", epochs=8)
+    lines = [json.loads(line) for line in (path / "metrics.jsonl").read_text().splitlines()]
+    in_epochs = max(line["updates"] for line in lines if line["kind"] == "epoch")
+    for epochs, updates in ((8, in_epochs + 64), (7, in_epochs)):  # a summary of epoch 7 is older than the metrics
+        (path / "summary.json").write_text(json.dumps({"epochs": epochs, "updates": in_epochs + 64}))
+        view = refreshed(path)
+        (note,) = [note for label, _, note in panels(view)["tiles"]["tiles"] if label == "Updates/s"]
+        assert note == f"{updates:,} in all"
+        view.close()
+
+
 def test_an_agent_is_shown_by_itself_and_every_column_has_a_chart(tmp_path: Path) -> None:
     path = make_run_folder(
         tmp_path / "run", epochs=5, extra={"ep_rew_mean": 1.5, "anything": 7, "episode_returns": [1, 3]}
