@@ -143,14 +143,10 @@ def _restore_from(run: Run, store: Store, manifest: Manifest, *, best: bool) -> 
         for agent_id, packed in zip(run.group.agent_ids, values["own"], strict=True):
             run.group.load_state_of(agent_id, unpack(packed, arrays))
         _restore_arrays(run, arrays, values)
-    except _WRONG_KIND as error:
+    except (KeyError, ValueError, TypeError, IndexError, AttributeError, OverflowError) as error:
         raise CorruptCheckpoint(f"something is missing or of a wrong kind: {type(error).__name__}: {error}") from error
     if best:
         run.best.act()
-
-
-_WRONG_KIND = (KeyError, ValueError, TypeError, IndexError, AttributeError, OverflowError, RecursionError)
-"""What is raised where a value is missing, of another kind, too large or nested too deeply."""
 
 
 def _check_fit(run: Run, manifest: Manifest) -> None:

@@ -105,6 +105,7 @@ def read_ring(ring: Ring, segments: Sequence[Mapping[str, Array]]) -> None:
         for name in Ring.COUNTERS:
             getattr(ring, name)[...] = last[f"counter.{name}"]
         for n in range(ring.agents):
+            ring.check(n)
             ring.list_starts(n)
     except (KeyError, ValueError, IndexError, TypeError) as error:
         raise CorruptCheckpoint(f"a memory segment does not fit this run's buffers: {error}") from error

@@ -25,6 +25,8 @@ from typing import Any
 import numpy as np
 
 _UNFINISHED = ".unfinished"
+_DEEPEST = 100
+"""Levels of nested values in a JSON file; ours have fewer than ten."""
 _KINDS = {
     stat.S_IFIFO: "a FIFO",
     stat.S_IFCHR: "a device",
@@ -107,9 +109,22 @@ def read_file(path: Path, max_bytes: int, *, root: Path | None = None) -> bytes:
 def read_json(path: Path, max_bytes: int, *, root: Path | None = None) -> Any:
     """Return the value of a JSON file. Raise a ValueError if it is not JSON or nested too deeply."""
     try:
-        return json.loads(read_file(path, max_bytes, root=root))
+        value = json.loads(read_file(path, max_bytes, root=root))
     except RecursionError as error:
         raise ValueError("it is nested too deeply") from error
+    _check_depth(value)
+    return value
+
+
+def _check_depth(value: Any) -> None:
+    """Raise a ValueError if a value of JSON is nested so deeply that functions which call themselves may not end."""
+    level = [value]
+    for _ in range(_DEEPEST):
+        inner = [own.values() if isinstance(own, dict) else own for own in level if isinstance(own, dict | list)]
+        level = [own for values in inner for own in values]
+        if not level:
+            return
+    raise ValueError(f"it is nested too deeply: more than {_DEEPEST} levels")
 
 
 def write_atomically(path: Path, chunks: Iterable[bytes], *, root: Path | None = None, sync: bool = True) -> None:

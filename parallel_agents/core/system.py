@@ -54,6 +54,7 @@ def leave(code: int) -> NoReturn:
 
 def _flush_files() -> None:
     """Write what files that nobody has closed still hold, as the interpreter does when it removes them."""
+    gc.unfreeze()  # the collector does not list what is frozen
     for thing in gc.get_objects():
         if issubclass(type(thing), _WRITERS):
             with suppress(OSError, ValueError):  # closed or broken: the interpreter says nothing either

@@ -26,7 +26,7 @@ from numpy.typing import DTypeLike, NDArray
 
 from parallel_agents.core.by_reference import by_reference
 from parallel_agents.core.compiled import compiled_once, njit
-from parallel_agents.core.errors import CheckpointError, ConfigError, ShapeError
+from parallel_agents.core.errors import CheckpointError, ConfigError, CorruptCheckpoint, ShapeError
 from parallel_agents.core.types import Array, Bools, Ints, Transitions
 from parallel_agents.kernels.intrinsics import copy_numbers, prefetch
 
@@ -274,11 +274,12 @@ class Ring:
         """Replace one agent's rows and counters by those that `live` returned."""
         for name in self.COUNTERS:
             getattr(self, name)[index] = stored[name]
-        self._check_counters(index)
+        self._check_counters(index)  # `_live_places` relies on them
         order = self._live_places(index)
         self.valid[index] = False
         for name, column in self._columns().items():
             column[index][order] = stored[name]
+        self.check(index)
         self.list_starts(index)
 
     def whole(self) -> dict[str, Array]:
@@ -329,30 +330,28 @@ class Ring:
         return np.asarray(np.arange(first, int(self.pos[index])) % self.valid.shape[1])
 
     def list_starts(self, index: int) -> None:
-        """Rebuild the list of one agent's transitions from its rows. Raise a ValueError if these cannot be a ring's."""
-        self._check_counters(index)
-        self._check_links(index)
+        """Rebuild the list of one agent's transitions from its rows."""
         rows = np.arange(self.oldest[index], self.pos[index]) % self.valid.shape[1]
         row, world = np.nonzero(self.valid[index][rows])
         serials = np.arange(self.tail[index], self.head[index]) % self.starts.shape[1]
         self.starts[index][serials] = rows[row] * self.shape.worlds + world
 
-    def _check_counters(self, index: int) -> None:
-        """Raise a ValueError if one agent's counters are not those of a ring: compiled code relies on them."""
-        oldest, pos, tail, head = (int(counter[index]) for counter in (self.oldest, self.pos, self.tail, self.head))
-        if not 0 <= oldest <= pos <= oldest + self.valid.shape[1]:
-            raise ValueError(f"rows {oldest} to {pos} are not those of a buffer of {self.valid.shape[1]}")
-        if not 0 <= tail <= head <= tail + self.starts.shape[1]:
-            raise ValueError(f"transitions {tail} to {head} are not those of a buffer of {self.starts.shape[1]}")
-        if not ((self.opened[index] >= -1) & (self.opened[index] < pos)).all():
-            raise ValueError(f"an open transition stands outside of the rows {oldest} to {pos}")
-
-    def _check_links(self, index: int) -> None:
-        """Raise a ValueError if a row of one agent links to none of its own: compiled code follows these links."""
+    def check(self, index: int) -> None:
+        """Raise CorruptCheckpoint if an agent's counters or links cannot be right: compiled code follows them."""
+        self._check_counters(index)
         serials = np.arange(self.oldest[index], self.pos[index])
         follow = self.follow[index][serials % self.valid.shape[1]]
         if ((follow < 0) | (follow >= self.valid.shape[1]) | (serials[:, None] + follow > self.pos[index])).any():
-            raise ValueError("a transition leads to a row that is not stored")
+            raise CorruptCheckpoint("a transition leads to a row that is not stored")
+
+    def _check_counters(self, index: int) -> None:
+        oldest, pos, tail, head = (int(counter[index]) for counter in (self.oldest, self.pos, self.tail, self.head))
+        if not 0 <= oldest <= pos <= oldest + self.valid.shape[1]:
+            raise CorruptCheckpoint(f"rows {oldest} to {pos} are not those of a buffer of {self.valid.shape[1]}")
+        if not 0 <= tail <= head <= tail + self.starts.shape[1]:
+            raise CorruptCheckpoint(f"transitions {tail} to {head} are not those of a buffer of {self.starts.shape[1]}")
+        if not ((self.opened[index] >= -1) & (self.opened[index] < pos)).all():
+            raise CorruptCheckpoint(f"an open transition stands outside of the rows {oldest} to {pos}")
 
 
 def allowed_masks(ring: Ring, places: Ints) -> Bools:

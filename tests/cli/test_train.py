@@ -164,7 +164,7 @@ FILES = {
         (["elsewhere/tag.py"], "no file elsewhere/tag.py; the game that comes with the package is trained by its name"),
         (["guess"], "no game 'guess'; did you mean the file guess.py?"),
         (["treasure_hnt"], "no game 'treasure_hnt'; did you mean treasure_hunt?"),
-        (["qqq"], "no game 'qqq': Give a game of `parallel-agents games`"),
+        (["qqq"], "no game 'qqq': give a game of `parallel-agents games`"),
         (["none.py"], "must define exactly one subclass of ParallelEnvironment; found none"),
         (["two.py"], "found Guess, Second. Name one with two.py:Class"),
         (["imports.py"], "found none"),

@@ -15,7 +15,7 @@ from parallel_agents.core import system
 from parallel_agents.core.system import BackgroundThread, available_bytes, free_memory, import_quickly, in_background
 
 LEAVES = """
-import atexit, ctypes, sys, threading, time
+import atexit, ctypes, gc, sys, threading, time
 from parallel_agents.core.system import leave
 
 class World:
@@ -38,6 +38,7 @@ atexit.register(print, "at exit")
 threading.Thread(target=work).start()
 ctypes.CDLL(None).puts(b"by C")
 print("left", end=" ")
+gc.freeze()
 leave(3)
 """
 

@@ -92,8 +92,11 @@ def one_run(kind: str, backend: str, out: Path, draws: np.random.Generator) -> d
     group = bool(draws.random() < 0.5)
     pid = begun(kind, backend, out)
     try:
+        until = time.monotonic() + PATIENCE
+        while not Path(f"/proc/{pid}/task/{pid}/children").read_text():  # before, the interpreter's own handlers act
+            assert time.monotonic() < until, f"{kind}, {backend}: the command did not start its child"
+            time.sleep(0.001)
         if not early:
-            until = time.monotonic() + PATIENCE
             while not (out / "checkpoints" / f"epoch-{FROM - 1:06d}.json").exists():
                 assert time.monotonic() < until, f"{kind}, {backend}: the run did not get going"
                 assert not ended(pid, 0.005), out.with_suffix(".err").read_text()[-3000:]
