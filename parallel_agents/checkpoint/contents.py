@@ -223,9 +223,9 @@ def _restore_values(run: Run, manifest: Manifest) -> None:
 
 
 def _count(value: Any) -> int:
-    """Return a counter of a checkpoint; raise a ValueError if no run counts so far."""
+    """Return a counter of a checkpoint. Raise a ValueError if it is negative or larger than any counter of a run."""
     if not 0 <= int(value) < 2**63:
-        raise ValueError(f"{value!r} is no count")
+        raise ValueError(f"{value!r} cannot be a counter")
     return int(value)
 
 

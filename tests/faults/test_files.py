@@ -423,6 +423,17 @@ def test_f58_missing_and_mistyped_values_are_named_and_an_older_checkpoint_is_us
     assert resumed(folder)[:2] == (digest, 4)
 
 
+@pytest.mark.parametrize("count", [-1, 10**30])
+def test_f58_an_older_checkpoint_is_used_if_a_counter_cannot_be_right(
+    count: int, checkpoints: tuple[Path, str]
+) -> None:
+    folder, digest = checkpoints
+    rewritten(folder, lambda own: own | {"rounds": own["rounds"] | {"submitted": count}})
+    found, epoch, troubles = resumed(folder)
+    assert (found, epoch) == (digest, 4)
+    assert f"{count} cannot be a counter" in troubles[0]
+
+
 @pytest.mark.parametrize("part", ["newest.online", "acting"])
 @pytest.mark.parametrize("odd", [np.nan, np.inf])
 def test_f58_an_older_checkpoint_is_used_if_weights_are_not_finite(
