@@ -11,6 +11,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
+from parallel_agents.core.files import plain
+
 _PROGRESS_SECONDS = 5.0
 _pending: list[str] | None = None
 """Results kept until the end of `reserve_stdout`; None outside of it."""
@@ -22,8 +24,6 @@ def print_result(values: Mapping[str, Any], text: str, *, as_json: bool) -> None
     Within `reserve_stdout`, keep it until its end.
     """
     if as_json:
-        from parallel_agents.core.files import plain  # imports numpy, which `--help` does not need
-
         text = json.dumps(plain(values)) + "\n"
     if _pending is None:
         sys.stdout.write(text)

@@ -28,6 +28,7 @@ from typing import Any, BinaryIO
 
 from parallel_agents.cli.signals import DIRECT, GRACE, LAST_SIGNAL, PASSED_ON, STOP_SIGNALS, WAKE_SIGNAL
 from parallel_agents.core.errors import Interrupted
+from parallel_agents.core.files import open_regular, write_atomically
 from parallel_agents.core.system import leave
 
 POLL = 0.25
@@ -35,7 +36,7 @@ POLL = 0.25
 KILL_AFTER = 2.0
 """Seconds after a second signal until the child is killed."""
 REAP_TIMEOUT = 0.5
-"""Seconds to wait for a killed child."""
+"""Seconds to wait for processes that were killed."""
 DUMP_SIGNAL = signal.SIGUSR1
 """Makes the child write the stacks of its threads, also while one of them holds the interpreter's lock."""
 EXIT_CODE, TICKS, TURN_LIMIT, ROUND_LIMIT, LENGTH, HEARTBEAT = range(3, 9)
@@ -231,11 +232,10 @@ class _Watchdog:
         return False
 
     def _kill(self, kind: str, message: str, code: int) -> None:
-        """Kill the child and all its descendants, some of which may not end with it."""
+        """Kill the child; `_report` kills the descendants that do not end with it."""
         if self._failure is None:
             self._failure, self._killed_at = (kind, message, code), time.monotonic()
-            for number in (signal.SIGSTOP, signal.SIGKILL):  # a stopped process starts no new ones
-                _send(number, [self._child, *_descendants(self._child)])
+            _send(signal.SIGKILL, [self._child])
 
     # -- the end ---------------------------------------------------------------------------------------------
 
@@ -243,7 +243,7 @@ class _Watchdog:
         """Write the error that the child could not write itself; return the exit code of the command."""
         messages, status = self._status.messages, self._status
         if status.stop_requests or not status.cells[EXIT_CODE]:  # a worker that was just starting may be left over
-            _send(signal.SIGKILL, _descendants(os.getpid()))
+            _kill_descendants(until=(self._killed_at or time.monotonic()) + REAP_TIMEOUT)
         if status.cells[EXIT_CODE]:
             return int(status.cells[EXIT_CODE] - 1)
         if self._failure is not None:
@@ -268,8 +268,6 @@ class _Watchdog:
 
     def _log(self, folder: Path, fields: dict[str, Any]) -> None:
         """Append why the run ended to the log of its folder, and write the stacks, if any, beside it."""
-        from parallel_agents.core.files import open_regular, write_atomically  # imports numpy: not before the fork
-
         self._stacks.seek(0)
         stacks = self._stacks.read()
         try:
@@ -291,6 +289,22 @@ def _send(number: int, pids: list[int]) -> None:
     for pid in pids:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, number)
+
+
+def _kill_descendants(until: float) -> None:
+    """Kill all descendants of this process and wait until none is left, or until this time.
+
+    A process to which SIGKILL was sent starts no new ones. What it had started becomes a child of this process, which
+    finds it the next time.
+    """
+    with contextlib.suppress(ChildProcessError):  # none is left
+        while True:
+            _send(signal.SIGKILL, _descendants(os.getpid()))
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+            if time.monotonic() > until:
+                return
+            time.sleep(0.002)
 
 
 def _descendants(pid: int) -> list[int]:

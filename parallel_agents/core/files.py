@@ -22,8 +22,6 @@ from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 _UNFINISHED = ".unfinished"
 _DEEPEST = 100
 """Levels of nested values in a JSON file; ours have fewer than ten."""
@@ -177,6 +175,7 @@ def write_json(path: Path, value: Any, *, root: Path | None = None) -> None:
 def plain(value: Any) -> Any:
     """Return a value that JSON can hold: arrays become lists, NaN and infinity null, unknown objects their repr.
 
+    >>> import numpy as np
     >>> plain({"loss": np.array([0.5, np.nan]), "out": Path("runs"), "sizes": (64, 64)})
     {'loss': [0.5, None], 'out': 'runs', 'sizes': [64, 64]}
     """
@@ -184,7 +183,7 @@ def plain(value: Any) -> Any:
         return float(value) if math.isfinite(value) else None
     if value is None or isinstance(value, str | bool | int):
         return value
-    if isinstance(value, np.ndarray | np.generic):
+    if hasattr(value, "tolist") and not isinstance(value, type):  # an array; numpy itself is not imported for it
         return plain(value.tolist())
     if isinstance(value, Mapping):
         return {str(name): plain(entry) for name, entry in value.items()}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 import signal
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,22 @@ def test_f70_a_second_interrupt_ends_what_catches_every_exception_within_three_s
     """On inline, thread, process and auto, each with another kind of run that does not want to end."""
     words = ("--folder", tmp_path / "s", "--each", 1, "--kinds", "learner", "world", "hung", "base")
     assert "to 4 runs; each ended in time" in module("tests.faults.signals", *words, timeout=110.0)
+
+
+def test_f70_processes_that_start_others_while_they_are_killed_leave_none_behind() -> None:
+    """Each sleeper is orphaned at once, so that no list of the descendants of a process is complete for long."""
+    script = """if True:
+        import ctypes, os, subprocess, time
+        from parallel_agents.cli.process_watchdog import _PR_SET_CHILD_SUBREAPER, _descendants, _kill_descendants
+        ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)
+        subprocess.Popen(["sh", "-c", "for i in $(seq 2000); do (setsid sleep 20 &); done"])
+        while len(_descendants(os.getpid())) < 20:
+            time.sleep(0.001)
+        _kill_descendants(until=time.monotonic() + 10)
+        print(len(_descendants(os.getpid())), "left")
+    """
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=30.0)
+    assert (done.stdout, done.stderr) == ("0 left\n", "")
 
 
 @pytest.mark.nightly
