@@ -52,6 +52,7 @@ _STATE: dict[str, Callable[[], object]] = {
     "numpy's treatment of errors": np.geterr,
     "torch's settings": _torch,
     "the interpreter's settings": lambda: (gc.isenabled(), sys.getrecursionlimit(), sys.getswitchinterval()),
+    "the priority of the process": lambda: os.getpriority(os.PRIO_PROCESS, 0),
     "threads": lambda: sorted(t.name for t in threading.enumerate() if t.name.startswith(_OURS)),
 }
 

@@ -22,8 +22,9 @@ from parallel_agents.tracking.timeline import read_trace
 
 def watch(options: Watch) -> None:
     """Serve a page of runs until this process is interrupted."""
+    views = open_views(options.run_dirs)
     os.nice(10)  # runs come first
-    with LivePage(open_views(options.run_dirs), host=options.host, port=options.port) as page:
+    with LivePage(views, host=options.host, port=options.port) as page:
         sys.stderr.write(f"{page.address}  (Ctrl-C ends it)\n")
         sys.stderr.flush()
         threading.Event().wait()
