@@ -230,13 +230,14 @@ def _restore_buffers(run: Run, store: Store, manifest: Manifest) -> None:
     for stack, segments in zip(run.group.stacks, manifest.values["segments"], strict=True):
         Segments(stack.ring).resume(segments, stack.ring)  # refuse wrong ones now, not when the run continues
         names, rows = segments["names"], [store.read(manifest, name) for name in segments["names"]]
+        for segment in rows:
+            check_actions(stack.spec, segment["row.actions"])
+        read_ring(stack.ring, rows)
         for name, segment, first, end in zip(names, rows, segments["firsts"], segments["ends"], strict=True):
             if segment_number(name) > written:
                 raise ValueError(f"{name} is there after {written} segments: the next ones would overwrite it")
             if [segment["first"].tolist(), segment["end"].tolist()] != [first, end]:
                 raise ValueError(f"{name} does not hold the rows {first} to {end}")
-            check_actions(stack.spec, segment["row.actions"])
-        read_ring(stack.ring, rows)
         for row, model in enumerate(stack.models):
             if model.event_types:
                 check_events(model, stack.ring.extras[EVENT_TYPE][row])
