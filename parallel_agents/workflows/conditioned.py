@@ -361,7 +361,7 @@ def load_policy(folder: Path, **changes: Any) -> tuple[ParallelOrderConditionedP
         fresh = agent.model.state.tensors
         tensors |= {name: fresh[name] for name in tensors.keys() & fresh if name.startswith("hyper.")}  # as changed
         if (updates := int(content["updates"])) < 0:
-            raise ValueError(f"it was trained by {updates} updates")
+            raise CorruptCheckpoint(f"{folder / POLICY_FILE} tells of {updates} updates: train again")
         agent.set_weights(_fitting(agent, tensors, folder), updates)
         return agent, dict(content["about"])
     except (OSError, ValueError, KeyError, TypeError, SafetensorError) as fault:

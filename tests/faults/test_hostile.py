@@ -16,12 +16,13 @@ import pytest
 
 from parallel_agents.checkpoint import Checkpointer, restore
 from parallel_agents.checkpoint.store import Manifest, Store, _canonical
-from parallel_agents.core.config import Config, parse_setting
+from parallel_agents.core.config import Config, merge, parse_setting
 from parallel_agents.core.errors import CheckpointError, ConfigError, CorruptCheckpoint
 from parallel_agents.core.files import write_atomically
 from parallel_agents.env.adapters.gymnasium import gymnasium_environment
 from parallel_agents.tracking.run_folder import RunFolder
 from tests.env.line_worlds import TINY
+from tests.equivalence.test_importance import CASES as EVENTS
 from tests.faults.test_files import rewritten
 
 
@@ -321,6 +322,32 @@ def test_f58_an_older_checkpoint_is_used_if_columns_are_of_another_kind(
     entry = store.write(name, rows | {column: change(rows[column])})
     store.commit(Manifest(manifest.epoch, {**manifest.files, name: entry}, manifest.values))
     passed_over(folder, trouble)
+
+
+@pytest.mark.parametrize(
+    ("column", "odd", "trouble"),
+    [("event_type", 7.0, "event types holds 7.0"), ("event_value", np.nan, "NaN or infinity in extra.event_value")],
+)
+def test_f58_an_older_checkpoint_is_used_if_an_event_is_none(
+    column: str, odd: float, trouble: str, tmp_path: Path
+) -> None:
+    cls, problem = EVENTS["dqn"]
+    config = merge(problem, {"experiment": {"epochs": 6, "checkpoint_every": 2}})
+    game = cls(config=config)
+    game.prepare().checkpointer = Checkpointer(game.prepare(), tmp_path, keep_last=3)
+    game.run_experiment(4)
+    store = Store(tmp_path)
+    manifest, _ = store.newest_good()
+    *_, name, _ = manifest.values["segments"][0]["names"] * 2
+    rows = store.read(manifest, name)
+    key = f"row.extra.{column}"
+    own = rows[key].astype(np.float32)
+    own.reshape(-1)[: own.size // 2] = odd
+    entry = store.write(name, rows | {key: own})
+    store.commit(Manifest(manifest.epoch, {**manifest.files, name: entry}, manifest.values))
+    found, troubles = restore(cls(config=config).prepare(), tmp_path)
+    assert found.epoch == 2
+    assert trouble in troubles[0]
 
 
 def refused(cart: Path, tmp_path: Path, trouble: str, **changes: Any) -> None:
