@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from parallel_agents.algorithms.acting import Inference, RecurrentState, Weights
 from parallel_agents.algorithms.export import COPIES, load_module, read_weights, to_module, write_module, write_weights
-from parallel_agents.algorithms.learner import Learner, LearnerState, Snapshot, is_native
+from parallel_agents.algorithms.learner import RANGES, Learner, LearnerState, Snapshot, is_native
 from parallel_agents.core.errors import (
     CheckpointError,
     ConfigError,
@@ -25,9 +25,11 @@ from parallel_agents.core.errors import (
 )
 from parallel_agents.core.observations import flatten_observation
 from parallel_agents.core.seeding import Identity, Purpose, generator
+from parallel_agents.core.serialization import restored
 from parallel_agents.core.types import Array
 from parallel_agents.nn import Network
-from parallel_agents.replay import Buffer, Ring, RingShape, write_priorities
+from parallel_agents.replay import UNLABELLED, Buffer, Ring, RingShape, write_priorities
+from parallel_agents.replay.event_classes import EVENT_TYPE
 
 DIRECT = 2**32
 """World address of draws made by direct calls, so that they never coincide with those of a run."""
@@ -373,19 +375,25 @@ class Model:
         }
 
     def load_settings(self, settings: Mapping[str, Any]) -> None:
-        """Apply what `settings` returned; raise CheckpointError if it belongs to another model."""
+        """Apply what `settings` returned; raise CheckpointError if it belongs to another model or cannot be right."""
         if unknown := sorted(settings["hyper"].keys() ^ self.hyper.keys()):
             raise CheckpointError(
                 f"model.{', model.'.join(unknown)} only in the checkpoint or only in this run: make them equal"
             )
         for name, value in settings["hyper"].items():
-            if isinstance(value, int | float):
+            if isinstance(self.hyper[name], int | float):
+                least, most = RANGES.get(f"hyper.{name}", (-math.inf, math.inf))
+                if not (isinstance(value, int | float) and math.isfinite(value) and least <= value <= most):
+                    raise CorruptCheckpoint(f"model.{name} is {value!r}, wanted is a number from {least} to {most}")
                 self.hyper[name] = value
             elif value != _stored(self.hyper[name]):
                 raise CheckpointError(
                     f"model.{name} is {self.hyper.get(name)!r}, in the checkpoint it is {value}: make them equal"
                 )
-        self.frozen, self._exploration = bool(settings["frozen"]), settings["exploration"]
+        if not isinstance(settings["frozen"], bool):
+            raise CorruptCheckpoint(f"frozen is {settings['frozen']!r}, wanted is true or false")
+        self.frozen = settings["frozen"]
+        self.set_epsilon(settings["exploration"])
 
     def state_dict(self) -> dict[str, Any]:
         """Return everything this model has learned and stored, for the digest and checkpoint of a standalone agent."""
@@ -394,10 +402,10 @@ class Model:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore what `state_dict` returned. Raise CorruptCheckpoint if no such model can have learned it."""
-        for name, tensor in state["learner"].items():
-            if tensor.is_floating_point() and not tensor.isfinite().all():
-                raise CorruptCheckpoint(f"NaN or infinity in {name}")
-        check_actions(self.spec, state["memory"]["rows"]["actions"])
+        rows = state["memory"]["rows"]
+        check_actions(self.spec, rows["actions"])
+        if self.event_types:
+            check_events(self, rows[f"extra.{EVENT_TYPE}"])
         self.load_settings(state["settings"])
         self.state = self.state.replaced(state["learner"])
         self.memory.load_state(state["memory"])
@@ -412,6 +420,11 @@ def check_actions(spec: Any, actions: Array) -> None:
         chosen = actions.reshape(-1, len(sizes))
         if not ((chosen >= 0) & (chosen < np.array(sizes))).all():
             raise CorruptCheckpoint(f"a stored action is none of 0 to {max(sizes) - 1}")
+
+
+def check_events(model: Model, events: Array) -> None:
+    """Raise CorruptCheckpoint if a stored event type is none of those that a model tells apart."""
+    restored("event types", events, events, least=UNLABELLED, most=len(model.event_types) - 1)
 
 
 def changed_fields(record: Any) -> list[str]:

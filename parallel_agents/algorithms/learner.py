@@ -20,9 +20,28 @@ from torch import Tensor
 from parallel_agents.core.compiled import njit
 from parallel_agents.core.errors import CorruptCheckpoint
 from parallel_agents.core.seeding import Identity
+from parallel_agents.core.serialization import restored
 from parallel_agents.core.types import Array
-from parallel_agents.kernels.schedules import NOISE_DECAY, joined_batches, noise_scale, scheduled
+from parallel_agents.kernels.schedules import NOISE_DECAY, SCHEDULES, joined_batches, noise_scale, scheduled
 from parallel_agents.nn import ActingNetwork, Network
+
+_NOT_NEGATIVE = (
+    "second", "norm.square", "norm.scale", "hyper.lr", "hyper.lr_final", "hyper.lr_updates", "hyper.clip",
+    "hyper.target_interval", "hyper.batch_growth", "hyper.ratio_clip", "hyper.value_clip", "hyper.value_weight",
+    "hyper.entropy", "hyper.target_kl", "hyper.epsilon_epochs", "hyper.priority_updates",
+)  # fmt: skip
+_COUNTS = ("steps", "updates", "norm.count", "batch.joined")
+_SHARES = ("gamma", "lambda", "tau", "epsilon", "epsilon_final", "priority_alpha", "priority_beta")
+RANGES: Mapping[str, tuple[float, float]] = {
+    **dict.fromkeys(_NOT_NEGATIVE, (0.0, math.inf)),
+    **dict.fromkeys(_COUNTS, (0.0, 2.0**53)),
+    **dict.fromkeys(("norm.gamma", *(f"hyper.{name}" for name in _SHARES)), (0.0, 1.0)),
+    **dict.fromkeys(("hyper.lr_shape", "hyper.epsilon_shape"), (0.0, len(SCHEDULES) - 1.0)),
+}
+"""The least and the largest value of what a learner stores and a model is set to, where not every number can be right.
+
+A step of Adam from a negative count would never end."""
+
 
 # -- values of a round -----------------------------------------------------------------------------------------------
 
@@ -73,15 +92,12 @@ class LearnerState:
         return LearnerState({name: tensor.to(device) for name, tensor in self.tensors.items()})
 
     def replaced(self, tensors: Mapping[str, Tensor]) -> LearnerState:
-        """Return a state of these tensors, on the same device; raise CorruptCheckpoint if they do not fit."""
+        """Return a state of these tensors, on the same device; raise CorruptCheckpoint if no learner can have it."""
         if sorted(tensors) != sorted(self.tensors):
             raise CorruptCheckpoint(f"the state of a learner has {sorted(tensors)}, wanted is {sorted(self.tensors)}")
         for name, own in self.tensors.items():
-            found = tensors[name]
-            if found.shape != own.shape or found.dtype != own.dtype:
-                raise CorruptCheckpoint(
-                    f"{name} is {found.dtype} {tuple(found.shape)}, wanted is {own.dtype} {tuple(own.shape)}"
-                )
+            least, most = RANGES.get(name, (-math.inf, math.inf))
+            restored(name, tensors[name], own, least=least, most=most)
         return LearnerState({name: tensors[name].to(own.device) for name, own in self.tensors.items()})
 
     @staticmethod

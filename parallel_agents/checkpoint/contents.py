@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,19 +13,20 @@ import numpy as np
 import torch
 
 from parallel_agents.algorithms.acting import Weights
-from parallel_agents.algorithms.base import changed_fields, check_actions
+from parallel_agents.algorithms.base import changed_fields, check_actions, check_events
 from parallel_agents.algorithms.learner import LearnerState, RoundResult
-from parallel_agents.checkpoint.segments import Segments, read_ring
+from parallel_agents.checkpoint.segments import Segments, read_ring, segment_number
 from parallel_agents.checkpoint.store import Manifest, Store
 from parallel_agents.core.config import Config
 from parallel_agents.core.errors import CheckpointError, ConfigError, CorruptCheckpoint
 from parallel_agents.core.files import plain
-from parallel_agents.core.serialization import pack, unpack
+from parallel_agents.core.serialization import pack, require_like, restored, unpack
 from parallel_agents.core.types import Array
 from parallel_agents.engine.digest import loop_arrays, stack_arrays
 from parallel_agents.engine.run import Run
 from parallel_agents.engine.stacks import Stack
 from parallel_agents.replay import PRIORITY
+from parallel_agents.replay.event_classes import EVENT_TYPE
 
 COUNTERS = {
     "loop": ("turns", "transitions", "timesteps"),
@@ -136,8 +138,6 @@ def _restore_from(run: Run, store: Store, manifest: Manifest, *, best: bool) -> 
         _check_fit(run, manifest)
         _compare_fingerprints(run, manifest)
         arrays = store.read(manifest, f"state-{manifest.epoch:06d}.safetensors")
-        _check_finite(arrays)
-        int(values["segments_written"])  # the run needs it later: refuse a wrong one now
         _restore_values(run, manifest)
         _restore_buffers(run, store, manifest)
         for agent_id, packed in zip(run.group.agent_ids, values["own"], strict=True):
@@ -199,44 +199,48 @@ def _compare_fingerprints(run: Run, manifest: Manifest) -> None:
         )
 
 
-def _check_finite(arrays: Mapping[str, Array]) -> None:
-    """Raise if weights contain NaN or infinity: a run never accepts an update that makes such weights."""
-    for name, array in arrays.items():
-        learned = name.partition(".")[2].startswith(("newest.", "acting", "best", "pending."))
-        if learned and array.dtype.kind == "f" and not np.isfinite(array).all():
-            raise CorruptCheckpoint(f"NaN or infinity in {name}")
-
-
 def _restore_values(run: Run, manifest: Manifest) -> None:
     """Put back counters, statistics and the settings of models."""
-    values = manifest.values
+    values, replicas = manifest.values, len(run.environments)
     for owner, names in COUNTERS.items():
         for name in names:
             setattr(getattr(run, owner), name, _count(values[owner][name]))
+    published, pending = run.rounds.published, values["pending"]
+    if len(pending) != run.rounds.submitted - published or pending != [published + 1 + n for n in range(len(pending))]:
+        raise ValueError(f"the rounds {pending} are stored, of {run.rounds.submitted} rounds {published} are published")
     run.epoch, run.seconds = manifest.epoch, float(values["seconds"])
-    run.failures = int(values["failures"])
-    run.recent = [[float(reward) for reward in rewards] for rewards in values["recent"]]
-    run.recent_episodes = [np.array(epoch, float).reshape(-1, 3).tolist() for epoch in values["recent_episodes"]]
+    run.failures = _count(values["failures"])
+    run.recent = [np.array(epoch, float).reshape(replicas).tolist() for epoch in values["recent"]]
+    run.recent_episodes = [np.array(epoch, float).reshape(replicas, 3).tolist() for epoch in values["recent_episodes"]]
     for index, stack in enumerate(run.group.stacks):
         for model, settings in zip(stack.models, values["settings"][index], strict=True):
             model.load_settings(settings)
 
 
 def _count(value: Any) -> int:
-    """Return a counter of a checkpoint. Raise a ValueError if it is negative or larger than any counter of a run."""
-    if not 0 <= int(value) < 2**63:
+    """Return a counter of a checkpoint. Raise a ValueError unless it is a whole number that a run can reach."""
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < 2**63:
         raise ValueError(f"{value!r} cannot be a counter")
-    return int(value)
+    return value
 
 
 def _restore_buffers(run: Run, store: Store, manifest: Manifest) -> None:
     """Fill the buffers of all stacks from the segments of the checkpoint."""
+    written = _count(manifest.values["segments_written"])
     for stack, segments in zip(run.group.stacks, manifest.values["segments"], strict=True):
         Segments(stack.ring).resume(segments, stack.ring)  # refuse wrong ones now, not when the run continues
-        rows = [store.read(manifest, name) for name in segments["names"]]
+        names, rows = segments["names"], [store.read(manifest, name) for name in segments["names"]]
         for segment in rows:
             check_actions(stack.spec, segment["row.actions"])
         read_ring(stack.ring, rows)
+        for name, segment, first, end in zip(names, rows, segments["firsts"], segments["ends"], strict=True):
+            if segment_number(name) > written:
+                raise ValueError(f"{name} is there after {written} segments: the next ones would overwrite it")
+            if [segment["first"].tolist(), segment["end"].tolist()] != [first, end]:
+                raise ValueError(f"{name} does not hold the rows {first} to {end}")
+        for row, model in enumerate(stack.models):
+            if model.event_types:
+                check_events(model, stack.ring.extras[EVENT_TYPE][row])
 
 
 def _restore_arrays(run: Run, arrays: Mapping[str, Array], values: Mapping[str, Any]) -> None:
@@ -246,23 +250,21 @@ def _restore_arrays(run: Run, arrays: Mapping[str, Array], values: Mapping[str, 
     run.best.restore(values["best"], arrays)
     for index, stack in enumerate(run.group.stacks):
         run.rounds.newest[index] = _state(arrays, f"{index}.newest", stack)
-        rows = torch.from_numpy(arrays[f"{index}.acting"]).to(stack.device)
-        stack.inference.weights = Weights(run.rounds.published, rows)
+        acting = _array(arrays, f"{index}.acting", stack.acting_rows.cpu().numpy())
+        stack.inference.weights = Weights(run.rounds.published, torch.from_numpy(acting).to(stack.device))
         if PRIORITY in stack.ring.extras:
-            stack.ring.extras[PRIORITY][...] = arrays[f"{index}.{PRIORITY}"]
+            own = stack.ring.extras[PRIORITY]
+            own[...] = _array(arrays, f"{index}.{PRIORITY}", own, least=0.0)
         if autoreset:
-            stack.frames.window[:] = arrays[f"{index}.frames"]
-            stack.recurrent.after = arrays[f"{index}.recall"].copy()
+            stack.frames.window[:] = _array(arrays, f"{index}.frames", stack.frames.window)
+            stack.recurrent.after = _array(arrays, f"{index}.recall", stack.recurrent.after).copy()
         for round_, trained in run.rounds.waiting.items():
-            state = _state(arrays, f"{index}.pending.{round_}", stack)
-            metrics = _with_prefix(arrays, f"{index}.metric.{round_}.")
-            priorities = _with_prefix(arrays, f"{index}.surprise.{round_}.")
-            updates, rejected = arrays[f"{index}.updates.{round_}"], arrays[f"{index}.rejected.{round_}"]
-            trained.append((state, RoundResult(round_, updates, rejected, metrics, priorities)))
+            trained.append((_state(arrays, f"{index}.pending.{round_}", stack), _result(arrays, index, round_, stack)))
         stack.copy_state(run.rounds.newest[index])
     for k, env in enumerate(run.environments):
-        run.loop.restore(k, arrays[f"loop.{k}.alive"], arrays[f"loop.{k}.first"])
-        run.loop.running[k][...] = arrays[f"running.{k}"]
+        alive, first = (_array(arrays, f"loop.{k}.{name}", run.loop.alive[k]) for name in ("alive", "first"))
+        run.loop.restore(k, alive, first)
+        run.loop.running[k][...] = _array(arrays, f"running.{k}", run.loop.running[k])
         if autoreset:
             env.load_state(_with_prefix(arrays, f"loop.{k}.world."))
 
@@ -270,6 +272,27 @@ def _restore_arrays(run: Run, arrays: Mapping[str, Array], values: Mapping[str, 
 def _with_prefix(arrays: Mapping[str, Array], prefix: str) -> dict[str, Array]:
     """Return the arrays whose names begin with `prefix`, under the rest of their names."""
     return {name[len(prefix) :]: array for name, array in arrays.items() if name.startswith(prefix)}
+
+
+def _array(arrays: Mapping[str, Array], name: str, wanted: Array, least: float = -math.inf) -> Array:
+    """Return an array of the checkpoint that takes the place of another one; raise if it does not fit there."""
+    return restored(name, arrays[name], wanted, least=least)
+
+
+def _result(arrays: Mapping[str, Array], index: int, round_: int, stack: Stack) -> RoundResult:
+    """Return what a round that is not published yet gave for a stack."""
+    counts = np.zeros(len(stack), np.int64)
+    updates, rejected = (
+        _array(arrays, f"{index}.{name}.{round_}", counts, least=0) for name in ("updates", "rejected")
+    )
+    metrics = _with_prefix(arrays, f"{index}.metric.{round_}.")
+    priorities = _with_prefix(arrays, f"{index}.surprise.{round_}.")
+    wrong = [name for name, column in [*metrics.items(), *priorities.items()] if column.shape[:1] != counts.shape]
+    if wrong:
+        raise ValueError(f"{', '.join(wrong)} of round {round_} are not those of {len(stack)} agents")
+    if priorities:
+        require_like("errors", priorities["errors"], priorities["places"])
+    return RoundResult(round_, updates, rejected, metrics, priorities)
 
 
 def _state(arrays: Mapping[str, Array], prefix: str, stack: Stack) -> LearnerState:

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from parallel_agents.core.errors import CorruptCheckpoint
+from parallel_agents.core.serialization import restored
 from parallel_agents.core.types import Array
 from parallel_agents.replay import Ring
 
@@ -84,6 +85,15 @@ class Segments:
         }
 
 
+def segment_number(name: str) -> int:
+    """Return the number in the name of a segment's file.
+
+    >>> segment_number("memory-0-000012.safetensors")
+    12
+    """
+    return int(name.removesuffix(".safetensors").rpartition("-")[2])
+
+
 def _bytes_of_row(ring: Ring) -> int:
     """Return the bytes of one row of one agent."""
     return sum(column.nbytes for column in ring.lasting_columns().values()) // ring.version.size
@@ -103,7 +113,8 @@ def read_ring(ring: Ring, segments: Sequence[Mapping[str, Array]]) -> None:
                 at += count
         last = segments[-1]
         for name in Ring.COUNTERS:
-            getattr(ring, name)[...] = last[f"counter.{name}"]
+            own = getattr(ring, name)
+            own[...] = restored(name, last[f"counter.{name}"], own)
         for n in range(ring.agents):
             ring.check(n)
             ring.list_starts(n)
@@ -112,13 +123,13 @@ def read_ring(ring: Ring, segments: Sequence[Mapping[str, Array]]) -> None:
 
 
 def _check_sizes(ring: Ring, segment: Mapping[str, Array]) -> None:
-    """Raise a ValueError if a segment is not as long as it says, or longer than the buffers, before it is used."""
-    counts = segment["end"] - segment["first"]
-    if counts.shape != (ring.agents,) or ((counts < 0) | (counts > ring.valid.shape[1])).any():
+    """Raise if a segment is not as long as it says, or longer than the buffers, before it is used."""
+    first, end = (restored(name, segment[name], ring.pos) for name in ("first", "end"))
+    counts = end - first
+    if ((counts < 0) | (counts > ring.valid.shape[1])).any():
         raise ValueError(f"it has {counts.tolist()} rows, the buffers {ring.valid.shape[1]}")
-    wrong = [name for name in ring.lasting_columns() if len(segment[f"{_ROW}{name}"]) != counts.sum()]
-    if wrong:
-        raise ValueError(f"its columns {', '.join(wrong)} do not have {counts.sum()} rows")
+    for name in ring.lasting_columns():
+        ring.check_rows(name, segment[f"{_ROW}{name}"], int(counts.sum()))
 
 
 def _selected(column: Array, places: Sequence[Array]) -> Array:

@@ -106,8 +106,13 @@ def read_file(path: Path, max_bytes: int, *, root: Path | None = None) -> bytes:
 
 def read_json(path: Path, max_bytes: int, *, root: Path | None = None) -> Any:
     """Return the value of a JSON file. Raise a ValueError if it is not JSON or nested too deeply."""
+    return parse_json(read_file(path, max_bytes, root=root))
+
+
+def parse_json(text: str | bytes) -> Any:
+    """Return the value of a JSON text. Raise a ValueError if it is not JSON or nested too deeply."""
     try:
-        value = json.loads(read_file(path, max_bytes, root=root))
+        value = json.loads(text)
     except RecursionError as error:
         raise ValueError("it is nested too deeply") from error
     _check_depth(value)

@@ -6,14 +6,17 @@ so a file can contain data and never code.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
 
 from parallel_agents.core.errors import ContractError, CorruptCheckpoint
 from parallel_agents.core.types import Array
+
+Restored = TypeVar("Restored", Array, torch.Tensor)
 
 
 def pack(value: Any, arrays: dict[str, Array], prefix: str, where: str = "") -> Any:
@@ -89,3 +92,30 @@ def unpack(packed: Any, arrays: Mapping[str, Array]) -> Any:
         raise CorruptCheckpoint(f"a state in the checkpoint cannot be read: no value is written as {kind!r}")
     except (AttributeError, KeyError, TypeError, ValueError, RecursionError) as error:
         raise CorruptCheckpoint(f"a state in the checkpoint cannot be read: {type(error).__name__}: {error}") from error
+
+
+def require_like(name: str, found: Any, wanted: Any) -> None:
+    """Raise CorruptCheckpoint unless an array or tensor of a checkpoint has the type and shape of another one."""
+    if found.dtype != wanted.dtype or tuple(found.shape) != tuple(wanted.shape):
+        raise CorruptCheckpoint(
+            f"{name} is {found.dtype} {tuple(found.shape)}, wanted is {wanted.dtype} {tuple(wanted.shape)}"
+        )
+
+
+def restored(name: str, found: Restored, wanted: Any, *, least: float = -math.inf, most: float = math.inf) -> Restored:
+    """Return an array or tensor of a checkpoint; raise CorruptCheckpoint if it cannot take the place of `wanted`.
+
+    It must have the same type and shape, and finite numbers from `least` to `most`: compiled code relies on it.
+
+    >>> restored("steps", np.array([3, -1]), np.zeros(2, int), least=0)
+    Traceback (most recent call last):
+    parallel_agents.core.errors.CorruptCheckpoint: steps holds -1, wanted are numbers from 0 to inf
+    """
+    require_like(name, found, wanted)
+    numbers = np.asarray(found)
+    if numbers.dtype.kind == "f" and not np.isfinite(numbers).all():
+        raise CorruptCheckpoint(f"NaN or infinity in {name}")
+    outside = numbers[(numbers < least) | (numbers > most)]
+    if outside.size:
+        raise CorruptCheckpoint(f"{name} holds {outside[0]}, wanted are numbers from {least} to {most}")
+    return found

@@ -15,6 +15,7 @@ from parallel_agents.algorithms.acting import Weights
 from parallel_agents.algorithms.learner import RoundResult
 from parallel_agents.core.config import Config
 from parallel_agents.core.errors import CorruptCheckpoint, Interrupted, LearnerError, RunError, SharingError
+from parallel_agents.core.serialization import restored
 from parallel_agents.core.types import AgentId, Array, EpochStats, RunInfo
 from parallel_agents.engine.agents import AgentGroup
 from parallel_agents.engine.digest import combined, digests
@@ -134,12 +135,13 @@ class BestWeights:
     def restore(self, values: Mapping[str, Any], arrays: Mapping[str, Array]) -> None:
         """Put back what `values` and `arrays` returned."""
         self.epochs, self.returns = [int(e) for e in values["epochs"]], [float(r) for r in values["returns"]]
+        replicas = len(self._group.environments)
+        if len(self.epochs) not in (0, replicas) or len(self.epochs) != len(self.returns):
+            raise CorruptCheckpoint(f"the best evaluations {values} are not those of {replicas} replicas")
         self._rows = []
         for index, stack in enumerate(self._group.stacks if self.epochs else ()):
-            rows = torch.from_numpy(arrays[f"{index}.best"].copy()).to(stack.device)
-            if rows.shape != stack.acting_rows.shape or rows.dtype != stack.acting_rows.dtype:
-                raise CorruptCheckpoint(f"best weights of shape {tuple(rows.shape)} do not fit {len(stack)} agents")
-            self._rows.append(rows)
+            rows = torch.from_numpy(arrays[f"{index}.best"].copy())
+            self._rows.append(restored(f"{index}.best", rows, stack.acting_rows).to(stack.device))
 
 
 class Run:

@@ -32,7 +32,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from parallel_agents.core.errors import CheckpointError, ConfigError, ContractError, NonFiniteError
+from parallel_agents.core.errors import ConfigError, ContractError, CorruptCheckpoint, NonFiniteError
 from parallel_agents.replay.importance_sampler import CRISIS_PARENT, REGULAR_PARENT
 
 CRISIS_INDICATORS = ("crisis", "urgent", "emergency", "high_priority")
@@ -345,7 +345,7 @@ class RunningPercentile:
         """Replace the values by stored ones; raise if they do not fit."""
         values = np.asarray(state.get("values", np.nan), np.float64)
         if values.ndim != 1 or len(values) > self._window or not np.isfinite(values).all():
-            raise CheckpointError(
+            raise CorruptCheckpoint(
                 f"stored values of shape {values.shape} are not at most {self._window} finite numbers"
             )
         self._arrived = deque(values.tolist())

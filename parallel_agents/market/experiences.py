@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from parallel_agents.core.errors import ContractError
+from parallel_agents.core.serialization import restored
 from parallel_agents.core.types import Array
 from parallel_agents.market.worlds import World, WorldType
 from parallel_agents.replay import ImportanceSampler, ImportanceSamplingReplayBuffer
@@ -311,4 +312,4 @@ class ExperienceBuffer(ImportanceSamplingReplayBuffer):
         rows = {n: a for n, a in state.items() if not n.startswith("sampler.") and n != "episodes"}
         super().load_state(rows)
         self.sampler.load_state(sampler)
-        self.episodes = int(state["episodes"])
+        self.episodes = int(restored("episodes", state["episodes"], np.array(0), least=0))

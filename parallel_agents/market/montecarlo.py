@@ -26,7 +26,8 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from parallel_agents.core.errors import ConfigError, DeadlineError, WorldError
+from parallel_agents.core.errors import ConfigError, CorruptCheckpoint, DeadlineError, WorldError
+from parallel_agents.core.serialization import restored
 from parallel_agents.core.types import Array
 from parallel_agents.execution.ray import RayCluster
 from parallel_agents.market.actions import LEVELS, BiddingMarket, Forms, Objective, action_form
@@ -220,8 +221,14 @@ class ParallelWorldOrchestrator:
     def restore(self, values: Mapping[str, Any]) -> None:
         """Continue from the values of a checkpoint."""
         self.generation, self.history = int(values["generation"]), [dict(line) for line in values["adaptations"]]
-        self.mix = {WorldType(kind): float(share) for kind, share in values["mix"].items()}
-        self.rule = WorldRule(tuple(values["world_rule"]))
+        if self.generation != len(self.history):
+            raise CorruptCheckpoint(f"generation {self.generation} does not follow {len(self.history)} adaptations")
+        mix, known = values["mix"], [kind.value for kind in self.mix]
+        if mix.keys() != set(known) or not all(0.0 <= share <= 1.0 for share in mix.values()):
+            raise CorruptCheckpoint(f"the mix {mix} is none of {', '.join(known)}")
+        self.mix = {WorldType(kind): float(share) for kind, share in mix.items()}
+        rule = restored("world_rule", np.array(values["world_rule"], np.float64), np.array(self.rule.exponents))
+        self.rule = WorldRule(tuple(rule.tolist()))
 
     def importance_weight(self, kind: WorldType) -> float:
         """Return a type's share in the data over its share in the current mix."""
@@ -498,6 +505,8 @@ class MonteCarloSimulator:
         """Continue from a checkpoint: its counters, its mix of worlds, and the arrays of its buffer."""
         self.buffer.load_state(buffer)
         self.episodes = int(values["episodes"])
+        if not 0 <= self.episodes < 2**62:
+            raise CorruptCheckpoint(f"{self.episodes} episodes cannot have been run")
         self.failures = {int(world): int(count) for world, count in values["failed"].items()}
         self.orchestrator.restore(values)
         self._redraw_worlds()

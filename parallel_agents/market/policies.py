@@ -34,8 +34,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from parallel_agents.algorithms import DQN, IQN, Model
 from parallel_agents.algorithms.acting import Inference, Weights
-from parallel_agents.algorithms.learner import LearnerState
-from parallel_agents.core.errors import CheckpointError, ConfigError, ContractError, ShapeError
+from parallel_agents.core.errors import ConfigError, ContractError, ShapeError
 from parallel_agents.core.files import write_atomically
 from parallel_agents.core.seeding import Purpose, uniforms
 from parallel_agents.core.types import Array
@@ -202,16 +201,8 @@ class ExternalUpdateAgent:
         return {name: tensor.cpu().numpy() for name, tensor in self.model.state.tensors.items()}
 
     def load_state(self, state: Mapping[str, Array]) -> None:
-        """Replace the learner's state by a stored one, after checking that it is of the same model."""
-        current = self.model.state.tensors
-        shapes = {name: np.shape(array) for name, array in state.items()}
-        if shapes != {name: tuple(tensor.shape) for name, tensor in current.items()}:
-            raise CheckpointError(
-                f"the stored agent has arrays {shapes}: it is another kind of model or has another shape"
-            )
-        self.model.state = LearnerState(
-            {name: torch.tensor(array, dtype=current[name].dtype) for name, array in state.items()}
-        )
+        """Replace the learner's state by a stored one, after checking that this model can have it."""
+        self.model.state = self.model.state.replaced({name: torch.from_numpy(a.copy()) for name, a in state.items()})
 
 
 # -- trained models --------------------------------------------------------------------------------------------------

@@ -14,7 +14,8 @@ its configuration and the agent alone, so one that was stopped and resumed equal
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+import warnings
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -24,7 +25,7 @@ from numpy.typing import ArrayLike
 
 from parallel_agents.checkpoint.store import Manifest, Store
 from parallel_agents.core.config import build_section
-from parallel_agents.core.errors import CheckpointError, ConfigError, ContractError
+from parallel_agents.core.errors import CheckpointError, ConfigError, ContractError, CorruptCheckpoint
 from parallel_agents.core.folder_lock import FolderLock, lock_folder
 from parallel_agents.core.seeding import Purpose, generator
 from parallel_agents.core.types import Array
@@ -40,6 +41,7 @@ from parallel_agents.replay.importance_weights import correction_effect
 from parallel_agents.tracking.callbacks import Callback, CallbackList
 
 _KEPT_CHECKPOINTS = 3
+_Parts = dict[str, dict[str, Array]]
 _MAX_SEED = 2**31
 
 
@@ -336,28 +338,45 @@ class AgentTrainer:
         store.rotate(step, _KEPT_CHECKPOINTS)
         store.close()
 
-    def _read_checkpoint(self, agent: Any) -> tuple[Mapping[str, Any], dict[str, dict[str, Array]]]:
-        """Load history and agent from the newest undamaged checkpoint; return its values and the arrays by part."""
+    def _restore(self, agent: Any, load: Callable[[Mapping[str, Any], _Parts], None]) -> None:
+        """Continue from the newest checkpoint that can be right; load: takes its values, and its arrays by part."""
         if self.folder is None:
             raise ContractError("there is nothing to resume: create the trainer with the folder of its checkpoints")
-        store = Store(self.folder)
-        manifest, _ = store.newest_good()
-        stored, fixed = manifest.values.get("configuration", {}), set(self._options) - set(self._changeable)
-        changed = sorted(name for name in fixed if stored.get(name) != self._options[name])
+        store, troubles = Store(self.folder), list[str]()
+        for manifest in store.good(troubles):
+            try:
+                self._restore_from(store, manifest, agent, load)
+            except (CorruptCheckpoint, KeyError, ValueError, TypeError, AttributeError, OverflowError) as error:
+                troubles.append(f"step {manifest.epoch}: {type(error).__name__}: {error}")
+            else:
+                if troubles:
+                    warnings.warn(f"resumed from step {manifest.epoch}: {'; '.join(troubles)}", stacklevel=3)
+                return
+        raise store.none_usable(troubles)
+
+    def _restore_from(
+        self, store: Store, manifest: Manifest, agent: Any, load: Callable[[Mapping[str, Any], _Parts], None]
+    ) -> None:
+        """Continue from one checkpoint; the checkpoint before overwrites what was restored before an error."""
+        values = manifest.values
+        fixed = set(self._options) - set(self._changeable)
+        changed = sorted(name for name in fixed if values["configuration"].get(name) != self._options[name])
         if changed:
             raise CheckpointError(
                 f"the stored training had another {', '.join(changed)}: resume with the same configuration"
             )
-        parts: dict[str, dict[str, Array]] = {}
+        parts: _Parts = {}
         for full_name, array in store.read(manifest, f"state-{manifest.epoch:06d}.safetensors").items():
             part, _, name = full_name.partition(".")
             parts.setdefault(part, {})[name] = array
-        if "agent" in parts:
-            if not hasattr(agent, "load_state"):
-                raise CheckpointError(f"the stored agent has a state, {type(agent).__name__} has no load_state")
-            agent.load_state(parts["agent"])
-        self.history = [dict(line) for line in manifest.values["history"]]
-        return manifest.values, parts
+        if "agent" in parts and not hasattr(agent, "load_state"):
+            raise CheckpointError(f"the stored agent has a state, {type(agent).__name__} has no load_state")
+        self.history = [dict(line) for line in values["history"]]
+        if len(self.history) != manifest.epoch:
+            raise CorruptCheckpoint(f"a history of {len(self.history)} lines is not that of {manifest.epoch} steps")
+        load(values, parts)
+        if hasattr(agent, "state") and hasattr(agent, "load_state"):
+            agent.load_state(parts.get("agent", {}))
 
 
 def require_update_policy(agent: Any) -> None:
@@ -425,11 +444,17 @@ class ImportanceSamplingTrainingOrchestrator(AgentTrainer):
     def resume(self, agent: PolicyAgent, environment: EpisodeEnvironment) -> dict[str, Any]:
         """Continue from the newest undamaged checkpoint to the end, and return the summary."""
         training = self._training(agent, environment)
-        values, parts = self._read_checkpoint(agent)
-        training.memory.load_state(parts["buffer"])
-        training.memory.sampler.load_state(parts["sampler"])
-        training.aggregator.load_state(parts["judge"])
-        training.judged, training.right = int(values["judged"]), int(values["right"])
+
+        def load(values: Mapping[str, Any], parts: _Parts) -> None:
+            training.memory.load_state(parts["buffer"])
+            training.memory.sampler.load_state(parts["sampler"])
+            training.aggregator.load_state(parts["judge"])
+            training.judged, training.right = int(values["judged"]), int(values["right"])
+            if not 0 <= training.right <= training.judged:
+                raise CorruptCheckpoint(f"{training.right} of {training.judged} judgements were right")
+            self.summary()  # refuse a history now that it could not be made of later
+
+        self._restore(agent, load)
         return self.train(agent, environment)
 
     def save(self) -> None:
@@ -635,8 +660,12 @@ class MonteCarloTrainingOrchestrator(AgentTrainer):
 
     async def resume(self, agent: PolicyAgent, n_steps: int = 1000, *, focus: Focus | None = None) -> dict[str, Any]:
         """Continue from the newest undamaged checkpoint until `n_steps` steps are done, and return the summary."""
-        values, parts = self._read_checkpoint(agent)
-        self.simulator.restore(values, parts["buffer"])
+
+        def load(values: Mapping[str, Any], parts: _Parts) -> None:
+            self.simulator.restore(values, parts["buffer"])
+            self.summary()  # refuse a history now that it could not be made of later
+
+        self._restore(agent, load)
         return await self.train_agent_with_monte_carlo(agent, n_steps, focus=focus)
 
     async def _step(self, agent: PolicyAgent, number: int, n_steps: int, focus: Focus | None) -> None:

@@ -32,7 +32,13 @@ from numpy.typing import ArrayLike, NDArray
 
 from parallel_agents.core import seeding
 from parallel_agents.core.compiled import njit
-from parallel_agents.core.errors import CheckpointError, ConfigError, ContractError, NonFiniteError, ShapeError
+from parallel_agents.core.errors import (
+    ConfigError,
+    ContractError,
+    CorruptCheckpoint,
+    NonFiniteError,
+    ShapeError,
+)
 from parallel_agents.core.types import Floats, Ints
 from parallel_agents.replay.priorities import SumTree, positions_below, repeated
 
@@ -188,21 +194,23 @@ class ClassIndex:
     def load_state(self, state: Mapping[str, NDArray[Any]]) -> None:
         """Replace the contents by what `state` returned; raise if it does not fit. Draws then go on unchanged."""
         if not {"order", "counts"} <= set(state):
-            raise CheckpointError(f"a stored class index needs order and counts: found {sorted(state)}")
+            raise CorruptCheckpoint(f"a stored class index needs order and counts: found {sorted(state)}")
         if self._tree is not None and not {"priorities", "largest"} <= set(state):
-            raise CheckpointError(f"a stored priority index needs priorities and largest: found {sorted(state)}")
-        order, counts = np.asarray(state["order"], np.int64), np.asarray(state["counts"], np.int64)
+            raise CorruptCheckpoint(f"a stored priority index needs priorities and largest: found {sorted(state)}")
+        order, counts = np.asarray(state["order"]), np.asarray(state["counts"])
         arrays, classes = self._arrays, len(self._arrays.bounds) - 1
-        if counts.shape != (classes,) or counts.min() < 0 or counts.sum() != order.size:
-            raise CheckpointError(
+        whole = order.ndim == 1 and order.dtype.kind in "iu" and counts.dtype.kind in "iu"
+        fitting = whole and counts.shape == (classes,) and counts.min() >= 0 and counts.max() <= order.size
+        if not fitting or counts.sum() != order.size:  # the sum of larger ones could overflow
+            raise CorruptCheckpoint(
                 f"stored counts {counts.tolist()} do not fit {classes} classes and {order.size} positions"
             )
         if order.size and (order.min() < 0 or order.max() >= self.capacity or np.unique(order).size != order.size):
-            raise CheckpointError(f"stored positions repeat or lie outside 0 .. {self.capacity - 1}")
+            raise CorruptCheckpoint(f"stored positions repeat or lie outside 0 .. {self.capacity - 1}")
         if self._tree is not None:
             values, largest = np.asarray(state["priorities"], np.float64), float(state["largest"])
-            if values.shape != order.shape or not ((values > 0) & (values <= largest)).all():
-                raise CheckpointError("stored priorities do not fit the stored positions, or exceed the stored largest")
+            if values.shape != order.shape or not ((values > 0) & (values <= largest)).all() or largest == np.inf:
+                raise CorruptCheckpoint("stored priorities do not fit the stored positions or the stored largest")
             self._tree, self._largest = SumTree(self.capacity, trees=classes), largest
         arrays.bounds[:] = np.concatenate([[0], np.cumsum(counts)])
         arrays.order[: order.size] = order

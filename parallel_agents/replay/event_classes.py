@@ -25,7 +25,8 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from parallel_agents.core.errors import CheckpointError, ConfigError, ContractError, NonFiniteError, ShapeError
+from parallel_agents.core.errors import ConfigError, ContractError, CorruptCheckpoint, NonFiniteError, ShapeError
+from parallel_agents.core.serialization import restored
 from parallel_agents.core.types import Bools, Floats, Ints
 from parallel_agents.replay import importance_weights as maths
 from parallel_agents.replay.class_index import draw_by_class
@@ -277,11 +278,17 @@ class ClassSpread:
 
     def load_state(self, state: Mapping[str, NDArray[Any]]) -> None:
         """Replace what was learned by what `state` returned; raise if it has another number of classes."""
-        shapes = {name: np.shape(state[name])[:1] for name in self._STORED}
+        found = {name: np.array(state[name], getattr(self, f"_{name}").dtype) for name in self._STORED}
+        shapes = {name: array.shape[:1] for name, array in found.items()}
         if any(shape != self._seen.shape for shape in shapes.values()):
-            raise CheckpointError(f"stored spread has shapes {shapes}: expected {len(self._seen)} classes")
-        for name in self._STORED:
-            setattr(self, f"_{name}", np.array(state[name], np.int64 if name == "seen" else np.float64))
+            raise CorruptCheckpoint(f"stored spread has shapes {shapes}: expected {len(self._seen)} classes")
+        for name, array in found.items():
+            wanted = np.empty((len(array), *array.shape[1:][:1])) if name == "mean" else getattr(self, f"_{name}")
+            restored(name, array, wanted, least=-np.inf if name == "mean" else 0.0)
+        if (found["mass"][found["seen"] > 0] == 0.0).any():
+            raise CorruptCheckpoint("stored spread has seen samples of a class, but they have no mass")
+        for name, array in found.items():
+            setattr(self, f"_{name}", array)
 
 
 # -- rows of a ring -------------------------------------------------------------------------------------------

@@ -22,12 +22,14 @@ from numpy.typing import ArrayLike, NDArray
 
 from parallel_agents.core.errors import (
     ActionError,
-    CheckpointError,
     ConfigError,
     ContractError,
+    CorruptCheckpoint,
     NonFiniteError,
     ShapeError,
 )
+from parallel_agents.core.files import parse_json
+from parallel_agents.core.serialization import restored
 from parallel_agents.core.types import Array, Floats, Ints
 from parallel_agents.replay.buffer import Lockable, Locked, detached
 from parallel_agents.replay.class_index import sample_uniforms, uniform_positions
@@ -323,19 +325,17 @@ class ImportanceSamplingReplayBuffer(Lockable):
         stored = {name: self._stored_name(name) for name in (*TransitionRing.STORED, *ring.columns)}
         names = {"draws", "metadata", *stored.values(), *(f"index.{name}" for name in index.state())}
         if set(state) != names:
-            raise CheckpointError(f"the stored buffer had other columns: {sorted(set(state) ^ names)} differ")
+            raise CorruptCheckpoint(f"the stored buffer had other columns: {sorted(set(state) ^ names)} differ")
         ring.load_state({name: state[key] for name, key in stored.items()})
+        for name in ("rewards", "values", "actions"):
+            restored(name, state[name], state[name])
         index.load_state({name.removeprefix("index."): a for name, a in state.items() if name.startswith("index.")})
-        if len(index) != len(ring):
-            raise CheckpointError(f"the stored class index has {len(index)} rows: {len(ring)} rows are stored")
-        try:
-            texts = json.loads(bytes(np.asarray(state["metadata"], np.uint8)))
-            metadata = {int(serial): str(text) for serial, text in texts.items()}
-        except (ValueError, AttributeError) as error:
-            raise CheckpointError(f"stored metadata are not readable: {error}") from error
+        if len(index) != len(ring) or (state["index.order"] >= len(ring)).any():
+            raise CorruptCheckpoint(f"the stored class index has {len(index)} rows, not the {len(ring)} stored ones")
+        metadata = _stored_metadata(state["metadata"], ring)
+        draws = int(restored("draws", state["draws"], np.array(0), least=0))
         with self.locked():
-            self._ring, self.index, self._metadata = ring, index, metadata
-            self._draws = int(state["draws"])
+            self._ring, self.index, self._metadata, self._draws = ring, index, metadata, draws
 
     # -- checks ----------------------------------------------------------------------------------------------
 
@@ -423,6 +423,18 @@ def _one_number(name: str, value: Any) -> float:
     if not -_LARGEST <= number <= _LARGEST:
         raise NonFiniteError(f"{name} is {number}: give a finite number that float32 can hold")
     return number
+
+
+def _stored_metadata(stored: Array, ring: TransitionRing) -> dict[int, str]:
+    """Return the metadata of a stored buffer, JSON by serial; raise if they are not those of rows of the ring."""
+    try:
+        texts = {int(serial): text for serial, text in parse_json(stored.tobytes()).items()}
+        for serial, text in texts.items():
+            if not (ring.oldest <= serial < ring.added and isinstance(parse_json(text), dict)):
+                raise ValueError(f"row {serial} has {text!r}")
+    except (TypeError, ValueError, AttributeError) as error:
+        raise CorruptCheckpoint(f"stored metadata are not readable: {error}") from error
+    return texts
 
 
 def _json_texts(metadata: Sequence[Mapping[str, Any] | None] | None, count: int) -> dict[int, str]:

@@ -24,7 +24,14 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from parallel_agents.core import seeding
-from parallel_agents.core.errors import CheckpointError, ConfigError, ContractError, ShapeError, SharingError
+from parallel_agents.core.errors import (
+    ConfigError,
+    ContractError,
+    CorruptCheckpoint,
+    ShapeError,
+    SharingError,
+)
+from parallel_agents.core.serialization import restored
 from parallel_agents.core.types import Floats, Ints
 from parallel_agents.replay import importance_weights as maths
 from parallel_agents.replay.class_index import ClassIndex, sample_uniforms
@@ -419,11 +426,13 @@ class ImportanceSampler:
         """Replace the state by what `state` returned; raise if that sampler had other classes or options."""
         if set(state) != set(self.state()):
             odd = sorted(set(state) ^ set(self.state()))
-            raise CheckpointError(f"the stored sampler had other classes or options: {', '.join(odd)} differ")
-        if int(state["updates"]) < 0 or np.shape(state["world_exponents"]) != (len(self._worlds.exponents),):
-            raise CheckpointError("the stored sampler has a negative number of updates or other world factors")
+            raise CorruptCheckpoint(f"the stored sampler had other classes or options: {', '.join(odd)} differ")
+        exponents = np.asarray(state["world_exponents"], np.float64)
         drawn = np.array([int(state[f"drawn.{name}"]) for name in self.event_types], np.int64)
+        if int(state["updates"]) < 0 or drawn.min() < 0:
+            raise CorruptCheckpoint("the stored sampler has a negative number of updates or of drawn rows")
+        restored("world_exponents", exponents, np.array(self._worlds.exponents))
         if self._spread is not None:
             self._spread.load_state({k.removeprefix("spread."): v for k, v in state.items() if k.startswith("spread.")})
         self.updates, self._drawn, self._last = int(state["updates"]), drawn, None
-        self._worlds = WorldRule(tuple(float(x) for x in state["world_exponents"]))
+        self._worlds = WorldRule(tuple(exponents.tolist()))

@@ -17,6 +17,7 @@ Rows and transitions are counted from the first one ever stored: such a serial m
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -26,7 +27,8 @@ from numpy.typing import DTypeLike, NDArray
 
 from parallel_agents.core.by_reference import by_reference
 from parallel_agents.core.compiled import compiled_once, njit
-from parallel_agents.core.errors import CheckpointError, ConfigError, CorruptCheckpoint, ShapeError
+from parallel_agents.core.errors import ConfigError, CorruptCheckpoint, ShapeError
+from parallel_agents.core.serialization import require_like, restored
 from parallel_agents.core.types import Array, Bools, Ints, Transitions
 from parallel_agents.kernels.intrinsics import copy_numbers, prefetch
 
@@ -278,6 +280,7 @@ class Ring:
         order = self._live_places(index)
         self.valid[index] = False
         for name, column in self._columns().items():
+            self.check_rows(name, stored[name], len(order))
             column[index][order] = stored[name]
         self.check(index)
         self.list_starts(index)
@@ -336,6 +339,19 @@ class Ring:
         serials = np.arange(self.tail[index], self.head[index]) % self.starts.shape[1]
         self.starts[index][serials] = rows[row] * self.shape.worlds + world
 
+    def check_rows(self, name: str, rows: Array, count: int) -> None:
+        """Raise CorruptCheckpoint unless these are `count` rows of a column, as they are or in one byte per number.
+
+        What comes from a network is only stored, and may be infinite.
+        """
+        column = self._columns()[name]
+        dtype = np.uint8 if rows.dtype == np.uint8 else column.dtype
+        wanted = np.broadcast_to(np.zeros((), dtype), (count, *column.shape[2:]))  # takes no memory
+        if name in ("observations", "rewards", "extra.event_value", f"extra.{PRIORITY}"):
+            restored(name, rows, wanted, least=0.0 if name == f"extra.{PRIORITY}" else -math.inf)
+        else:
+            require_like(name, rows, wanted)
+
     def check(self, index: int) -> None:
         """Raise CorruptCheckpoint if an agent's counters or links cannot be right: compiled code follows them."""
         self._check_counters(index)
@@ -350,6 +366,8 @@ class Ring:
             raise CorruptCheckpoint(f"rows {oldest} to {pos} are not those of a buffer of {self.valid.shape[1]}")
         if not 0 <= tail <= head <= tail + self.starts.shape[1]:
             raise CorruptCheckpoint(f"transitions {tail} to {head} are not those of a buffer of {self.starts.shape[1]}")
+        if (self.ages[index] < 0).any():
+            raise CorruptCheckpoint(f"an episode began {self.ages[index].min()} turns ago")
         if not ((self.opened[index] >= -1) & (self.opened[index] < pos)).all():
             raise CorruptCheckpoint(f"an open transition stands outside of the rows {oldest} to {pos}")
 
@@ -744,18 +762,16 @@ class TransitionRing:
 
     def load_state(self, state: Mapping[str, Any]) -> None:
         """Replace all rows of an empty ring by those that `state` returned; raise if they do not fit."""
-        added, serials = int(state["added"]), np.asarray(state["apart.serials"], np.int64)
-        rows = min(max(added, 0), self.capacity)
-        expected = {"states": (rows, self.size), "linked": (rows,), "pending": (self.size,)}
-        expected |= {"apart.states": (len(serials), self.size)}
-        expected |= {name: (rows, *column.shape[1:]) for name, column in self.columns.items()}
-        for name, shape in expected.items():
-            if np.shape(state[name]) != shape:
-                raise CheckpointError(f"stored {name} have shape {np.shape(state[name])}: this buffer needs {shape}")
-        linked = np.asarray(state["linked"], np.bool_)
+        added = int(restored("added", state["added"], np.array(0), least=0, most=2**62))
+        rows, linked, serials = min(added, self.capacity), state["linked"], state["apart.serials"]
+        for name, column in self.columns.items():
+            require_like(name, state[name], column[:rows])
+        require_like("linked", linked, np.empty(rows, np.bool_))
         live = np.arange(added - rows, added)
-        if added < 0 or not np.array_equal(serials, live[~linked[live % self.capacity]]):
-            raise CheckpointError("stored next states do not fit the rows they belong to: the state is not whole")
+        if not np.array_equal(serials, live[~linked[live % self.capacity]]):
+            raise CorruptCheckpoint("stored next states do not fit the rows they belong to: the state is not whole")
+        for name, count in (("states", (rows,)), ("pending", ()), ("apart.states", (len(serials),))):
+            restored(name, state[name], np.broadcast_to(np.zeros((), self.dtype), (*count, self.size)))
         self._make_room(len(serials))
         bits, arrays = np.packbits(linked, bitorder="little"), self._arrays
         arrays.states.view(self.dtype)[:rows], arrays.linked[: len(bits)] = state["states"], bits

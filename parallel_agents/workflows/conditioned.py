@@ -19,7 +19,7 @@ state and metadata in `policy.json`, which is written last. A training goes on f
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -360,12 +360,19 @@ def load_policy(folder: Path, **changes: Any) -> tuple[ParallelOrderConditionedP
         tensors = {name: torch.from_numpy(array.copy()) for name, array in load(data).items()}
         fresh = agent.model.state.tensors
         tensors |= {name: fresh[name] for name in tensors.keys() & fresh if name.startswith("hyper.")}  # as changed
-        expected = {name: tensor.shape for name, tensor in fresh.items()}
-        if {name: tensor.shape for name, tensor in tensors.items()} != expected:
-            raise CheckpointError(
-                f"{folder / _WEIGHTS_FILE} does not fit the network that {POLICY_FILE} describes: train again"
-            )
-        agent.set_weights(LearnerState(tensors), int(content["updates"]))
+        if (updates := int(content["updates"])) < 0:
+            raise CorruptCheckpoint(f"{folder / POLICY_FILE} tells of {updates} updates: train again")
+        agent.set_weights(_fitting(agent, tensors, folder), updates)
         return agent, dict(content["about"])
     except (OSError, ValueError, KeyError, TypeError, SafetensorError) as fault:
         raise CheckpointError(f"{folder} holds no readable conditioned defender ({fault}): train one there") from fault
+
+
+def _fitting(agent: ParallelOrderConditionedPPO, tensors: Mapping[str, torch.Tensor], folder: Path) -> LearnerState:
+    """Return the state of an agent from tensors of a folder; raise CorruptCheckpoint if it cannot have such a state."""
+    try:
+        return agent.model.state.replaced(tensors)
+    except CorruptCheckpoint as fault:
+        raise CorruptCheckpoint(
+            f"{folder / _WEIGHTS_FILE} does not fit the network that {POLICY_FILE} describes ({fault}): train again"
+        ) from fault

@@ -201,7 +201,8 @@ class WorkflowResult:
         """Return the result that `as_json` described."""
         numbers = {f.name: _number(content[f.name]) for f in fields(OrderEvaluation)}
         training = dict(content["training"])
-        training["compliance"] = [_number(value) for value in training["compliance"]]
+        for name in ("compliance", "documented", "returns", "counted"):
+            training[name] = [_number(value) for value in training[name]]
         return cls(check_order(content["order"]), TrainingHistory(**training), OrderEvaluation(**numbers))
 
 
@@ -354,6 +355,6 @@ def read_search(path: Path) -> tuple[dict[str, Any], list[WorkflowResult]]:
     """Return the settings and results of a stored search."""
     try:
         content = read_json(path, _MAX_FILE_BYTES)
-        return content["settings"], [WorkflowResult.from_json(result) for result in content["results"]]
-    except (OSError, ValueError, KeyError, TypeError) as fault:
+        return dict(content["settings"]), [WorkflowResult.from_json(result) for result in content["results"]]
+    except (OSError, ValueError, KeyError, TypeError, ConfigError) as fault:
         raise CheckpointError(f"{path} cannot be read as a search ({fault}): give another folder") from fault

@@ -434,10 +434,10 @@ def test_f58_an_older_checkpoint_is_used_if_a_counter_cannot_be_right(
     assert f"{count} cannot be a counter" in troubles[0]
 
 
-@pytest.mark.parametrize("part", ["newest.online", "acting"])
+@pytest.mark.parametrize(("part", "where"), [("newest.online", "online"), ("acting", "0.acting")])
 @pytest.mark.parametrize("odd", [np.nan, np.inf])
 def test_f58_an_older_checkpoint_is_used_if_weights_are_not_finite(
-    part: str, odd: float, checkpoints: tuple[Path, str]
+    part: str, where: str, odd: float, checkpoints: tuple[Path, str]
 ) -> None:
     folder, digest = checkpoints
 
@@ -449,7 +449,7 @@ def test_f58_an_older_checkpoint_is_used_if_weights_are_not_finite(
     rewritten(folder, arrays=spoiled)
     found, epoch, troubles = resumed(folder)
     assert (found, epoch) == (digest, 4)
-    assert f"NaN or infinity in 0.{part}" in troubles[0]
+    assert f"NaN or infinity in {where}" in troubles[0]
 
 
 def test_f58_an_older_checkpoint_is_used_if_values_are_nested_too_deeply(checkpoints: tuple[Path, str]) -> None:
@@ -467,7 +467,7 @@ def test_f58_an_older_checkpoint_is_used_if_values_are_nested_too_deeply(checkpo
 ROWS: dict[str, tuple[str, Any, str]] = {
     "more rows than memory": ("end", lambda end: end + 2**40, "it has .* rows, the buffers 60"),
     "fewer rows than none": ("end", lambda end: end - 2**40, "it has .* rows, the buffers 60"),
-    "rows that are not there": ("end", lambda end: end + 1, "do not have 45 rows"),
+    "rows that are not there": ("end", lambda end: end + 1, r"is .* \(42, .* wanted is .* \(45,"),
     "a buffer that is too long": (
         "counter.pos",
         lambda pos: pos + 2**40,

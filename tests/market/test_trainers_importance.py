@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 
+from parallel_agents.checkpoint.store import Manifest, Store
 from parallel_agents.core.errors import CheckpointError, ConfigError, ContractError, CorruptCheckpoint
 from parallel_agents.market.trainers import (
     ImportanceSamplingTraining,
@@ -231,3 +234,56 @@ def test_defaults_are_the_documented_ones():
     assert (config.value_threshold_percentile, config.min_crisis_parent_ratio) == (90.0, 0.05)
     assert (config.replay_buffer_capacity, config.simulation_episodes) == (50_000, 1000)
     assert ImportanceSamplingTrainingConfiguration.from_dict(config.as_dict()) == config
+
+
+HOSTILE = {
+    "a buffer of NaN": ("buffer.rewards", lambda own: own * np.float32(np.nan), "NaN or infinity in rewards"),
+    "a missing column": ("buffer.rewards", None, "other columns"),
+    "weights of NaN": ("agent.online", lambda own: own * np.float32(np.nan), "NaN or infinity in online"),
+    "weights that are missing": ("agent.online", None, "the state of a learner has"),
+    "steps without end": ("agent.steps", lambda own: own * 0 - 5, "steps holds -5.0"),
+    "endless priorities": ("buffer.index.largest", lambda own: own * 0 + np.inf, "stored largest"),
+    "a spread of nothing": ("sampler.spread.mass", lambda own: own * 0, "they have no mass"),
+    "values of NaN": ("judge.values", lambda own: own * np.nan, "finite numbers"),
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_the_checkpoint_before_is_used_if_an_array_cannot_be_right(tmp_path, name):
+    array, change, trouble = HOSTILE[name]
+
+    def changed(arrays, values):
+        own = arrays.pop(array)
+        return (arrays if change is None else arrays | {array: change(own)}), values
+
+    passed_over(tmp_path, changed, trouble)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "trouble"),
+    [
+        ("judged", -1, "of -1 judgements"),
+        ("history", [], "a history of 0 lines"),
+        ("history", [{}] * 6, "KeyError: 'updates'"),
+        ("configuration", None, "AttributeError"),
+        ("right", "many", "ValueError"),
+    ],
+)
+def test_the_checkpoint_before_is_used_if_a_value_cannot_be_right(tmp_path, key, value, trouble):
+    passed_over(tmp_path, lambda arrays, values: (arrays, values | {key: value}), trouble)
+
+
+def passed_over(folder, change, trouble):
+    """Rewrite the newest of three checkpoints with the right hashes: the result is that of the one before."""
+    options = {**SHORT, "simulation_episodes": 6, "checkpoint_every": 2, "priorities": True, "learned_weights": True}
+    create_importance_sampling_trainer("x", folder=folder, **options).train(external_agent(), Street())
+    store = Store(folder)
+    manifest, _ = store.newest_good()
+    name = f"state-{manifest.epoch:06d}.safetensors"
+    arrays, values = change(store.read(manifest, name), dict(manifest.values))
+    store.commit(Manifest(manifest.epoch, {name: store.write(name, arrays)}, values))
+    whole, agent = external_agent(), external_agent()
+    create_importance_sampling_trainer("x", **options).train(whole, Street())
+    with pytest.warns(UserWarning, match=f"resumed from step 4: step 6: .*{re.escape(trouble)}"):
+        create_importance_sampling_trainer("x", folder=folder, **options).resume(agent, Street())
+    assert all(own.tobytes() == agent.state()[key].tobytes() for key, own in whole.state().items())

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import re
 
 import numpy as np
 import pytest
 
 from parallel_agents.algorithms import DQN
+from parallel_agents.checkpoint.store import Manifest, Store
 from parallel_agents.core.errors import CheckpointError, ConfigError, ContractError
 from parallel_agents.market.policies import ExternalUpdateAgent
 from parallel_agents.market.trainers import MonteCarloTrainingConfig, MonteCarloTrainingOrchestrator
@@ -135,3 +137,25 @@ def test_invalid_options_are_refused(options, text):
     with pytest.raises(ConfigError, match=text):
         MonteCarloTrainingConfig(**options)
     assert MonteCarloTrainingConfig.from_dict({}).n_worlds == 100
+
+
+@pytest.mark.parametrize(
+    ("change", "trouble"),
+    [
+        ({"generation": 10**30}, "does not follow"),
+        ({"mix": {"no type": 1.0}}, "the mix {'no type': 1.0} is none of"),
+        ({"mix": {}}, "the mix {} is none of"),
+        ({"world_rule": [1.0, 2.0]}, "world_rule is float64"),
+        ({"episodes": -8}, "-8 episodes cannot have been run"),
+        ({"failed": 3}, "AttributeError"),
+    ],
+)
+def test_the_checkpoint_before_is_used_if_a_value_cannot_be_right(patterns, tmp_path, change, trouble):
+    options = {"adapt_every": 2, "checkpoint_every": 1}
+    asyncio.run(orchestrator(patterns, tmp_path, **options).train_agent_with_monte_carlo(Recording(), 2))
+    store = Store(tmp_path)
+    manifest, _ = store.newest_good()
+    store.commit(Manifest(manifest.epoch, manifest.files, {**manifest.values, **change}))
+    with pytest.warns(UserWarning, match=f"resumed from step 1: step 2: .*{re.escape(trouble)}"):
+        summary = asyncio.run(orchestrator(patterns, tmp_path, **options).resume(Recording(), 2))
+    assert (summary["steps"], summary["episodes"], len(summary["adaptations"])) == (2, 16, 1)

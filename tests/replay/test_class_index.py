@@ -141,6 +141,11 @@ def test_sizes_and_stored_states_are_checked() -> None:
     index = ClassIndex(4, 2)
     with pytest.raises(CheckpointError, match="do not fit 2 classes and 3 positions"):
         index.load_state({"order": np.arange(3), "counts": np.array([1, 1])})
+    huge = ClassIndex(4, 4)
+    with pytest.raises(CheckpointError, match="do not fit 4 classes and 0 positions"):  # their sum overflows to 0
+        huge.load_state({"order": np.zeros(0, np.int64), "counts": np.full(4, 2**62)})
+    with pytest.raises(CheckpointError, match="do not fit 2 classes and 2 positions"):
+        index.load_state({"order": np.array([0.5, 1.5]), "counts": np.array([1, 1])})
     with pytest.raises(CheckpointError, match="repeat or lie outside"):
         index.load_state({"order": np.array([1, 1]), "counts": np.array([1, 1])})
     with pytest.raises(CheckpointError, match=r"needs order and counts: found \['order'\]"):

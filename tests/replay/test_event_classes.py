@@ -227,5 +227,11 @@ def test_bad_input_changes_nothing_in_a_spread() -> None:
         spread.update(np.ones((1, 3)), np.array([2]))
     with pytest.raises(CheckpointError, match="expected 2 classes"):
         spread.load_state({**before, "mass": np.ones(3)})
+    with pytest.raises(CheckpointError, match=r"squares holds -1\.0"):
+        spread.load_state({**before, "squares": np.array([1.0, -1.0])})
+    with pytest.raises(CheckpointError, match="NaN or infinity in mean"):
+        spread.load_state({**before, "mean": before["mean"] * np.nan})
+    with pytest.raises(CheckpointError, match="they have no mass"):
+        spread.load_state({**before, "mass": np.zeros(2)})
     after = spread.state()
     assert all(before[name].tolist() == after[name].tolist() for name in before)

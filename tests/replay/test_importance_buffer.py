@@ -307,12 +307,19 @@ def test_a_loaded_buffer_continues_as_the_stored_one(rows, priorities):
     ("change", "message"),
     [
         (lambda s: s.pop("rewards"), "other columns: .*rewards"),
-        (lambda s: s.update(rewards=s["rewards"][:-1]), "stored rewards have shape"),
-        (lambda s: s.update({"ring.states": s["ring.states"][:, :1]}), "stored states have shape"),
+        (lambda s: s.update(rewards=s["rewards"][:-1]), r"rewards is float32 \(.*wanted is"),
+        (lambda s: s.update({"ring.states": s["ring.states"][:, :1]}), r"states is float32 \(.*wanted is"),
         (lambda s: s.update({"ring.linked": ~s["ring.linked"]}), "do not fit the rows they belong to"),
-        (lambda s: s.update({"ring.added": np.array(-1)}), "have shape|not whole"),
+        (lambda s: s.update({"ring.added": np.array(-1)}), "added holds -1"),
         (lambda s: s.update(metadata=np.frombuffer(b"[1]", np.uint8)), "metadata are not readable"),
+        (lambda s: s.update(metadata=np.frombuffer(b'{"99": "{}"}', np.uint8)), "metadata are not readable: row 99"),
+        (lambda s: s.update(metadata=np.frombuffer(b'{"20": "3"}', np.uint8)), "metadata are not readable: row 20"),
+        (lambda s: s.update(metadata=np.frombuffer(b"[" * 100_000, np.uint8)), "nested too deeply"),
         (lambda s: s.update({"index.counts": np.array([1, 1])}), "stored counts"),
+        (lambda s: s.update(rewards=s["rewards"] * np.float32(np.nan)), "NaN or infinity in rewards"),
+        (lambda s: s.update({"ring.states": s["ring.states"] * np.float32(np.nan)}), "NaN or infinity in states"),
+        (lambda s: s.update(actions=s["actions"].astype(np.float64)), "actions is float64"),
+        (lambda s: s.update(draws=np.array(-1)), "draws holds -1"),
     ],
 )
 def test_a_state_that_does_not_fit_raises_and_changes_nothing(change, message):

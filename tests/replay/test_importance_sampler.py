@@ -408,6 +408,10 @@ def test_the_state_of_another_sampler_raises() -> None:
         ImportanceSampler(learned=True).load_state(stored)
     with pytest.raises(CheckpointError, match="negative number of updates"):
         sampler.load_state({**stored, "updates": -1})
+    with pytest.raises(CheckpointError, match="NaN or infinity in world_exponents"):
+        sampler.load_state({**stored, "world_exponents": np.full(4, np.nan)})
+    with pytest.raises(CheckpointError, match="of drawn rows"):
+        sampler.load_state({**stored, "drawn.crisis_parent": -1})
 
 
 def test_indices_are_right_after_wrap_around(attach: Attach) -> None:

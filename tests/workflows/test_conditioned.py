@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from safetensors.numpy import load, save
 
 from parallel_agents.core.errors import (
     CheckpointError,
@@ -165,6 +169,28 @@ def test_a_flipped_bit_in_the_weights_is_detected(tmp_path: Path) -> None:
     data[-5] ^= 1
     path.write_bytes(bytes(data))
     with pytest.raises(CorruptCheckpoint, match="does not hold the bytes that were written"):
+        load_policy(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "trouble"),
+    [
+        ("online", lambda own: own * np.float32(np.nan), "NaN or infinity in online"),
+        ("second", lambda own: own - np.float32(1.0), "second holds -1.0"),
+        ("steps", lambda own: own - np.float32(5.0), "steps holds -5.0"),
+        ("online", lambda own: own[:, 1:], "online is torch.float32"),
+    ],
+)
+def test_weights_that_no_learner_can_have_are_refused(tmp_path: Path, name: str, change: Any, trouble: str) -> None:
+    """Their hash is right: what is wrong was written so."""
+    save_policy(agent(), tmp_path, {})
+    path, about = tmp_path / "policy.safetensors", tmp_path / "policy.json"
+    arrays = load(path.read_bytes())
+    data = save(arrays | {name: np.ascontiguousarray(change(arrays[name]))})
+    path.write_bytes(data)
+    content = json.loads(about.read_text())
+    about.write_text(json.dumps(content | {"weights": {"sha256": hashlib.sha256(data).hexdigest()}}))
+    with pytest.raises(CorruptCheckpoint, match=f"does not fit the network that policy.json describes .*{trouble}"):
         load_policy(tmp_path)
 
 

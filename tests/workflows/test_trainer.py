@@ -93,6 +93,30 @@ def test_a_folder_of_another_search_is_refused(tmp_path: Path) -> None:
         trainer().run_workflow_search(tmp_path)
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"settings": [1]},
+        {"results": [3]},
+        {"order": ["User"]},
+        {"order": None},
+        {"value": "much"},
+        {"training": {"compliance": [], "documented": [], "returns": ["x"], "counted": []}},
+    ],
+)
+def test_a_search_whose_contents_cannot_be_right_is_refused(change: dict[str, Any], tmp_path: Path) -> None:
+    trainer(n_workflows=1).run_workflow_search(tmp_path)
+    path = tmp_path / "search.json"
+    content = json.loads(path.read_text())
+    if change.keys() <= content.keys():
+        content |= change
+    else:
+        content["results"][0] |= change
+    path.write_text(json.dumps(content))
+    with pytest.raises(CheckpointError, match="cannot be read as a search"):
+        trainer(n_workflows=2).run_workflow_search(tmp_path)
+
+
 def test_a_search_may_fine_tune_one_policy_and_be_told_the_noise(tmp_path: Path) -> None:
     shared = agent(n_envs=3, steps=20)
     save_policy(shared, tmp_path, {})

@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 from gymnasium.error import DependencyNotInstalled
 
-from parallel_agents.core.errors import ConfigError, ContractError
+from parallel_agents.core.errors import ConfigError, ContractError, CorruptCheckpoint
 from parallel_agents.core.seeding import Purpose, generator
+from parallel_agents.core.serialization import restored
 from parallel_agents.core.types import Array
 from parallel_agents.env import Agent, ParallelEnvironment
 from parallel_agents.env.adapters.sync_envs import Episode, MakeAdapter, SyncEnvs
@@ -20,6 +21,8 @@ from parallel_agents.execution.backend import Monitored
 
 MAX_EVALUATION_TURNS = 100_000
 """The maximum number of turns of an evaluation episode if the environment has no time limit."""
+_SEEDS = 2**31
+"""Seeds of episodes are whole numbers below this."""
 
 
 class AdaptedEnvironment(ParallelEnvironment):
@@ -105,7 +108,7 @@ class AdaptedEnvironment(ParallelEnvironment):
         seeds = {}
         for world in map(int, np.flatnonzero(which)):
             draws = generator(self.seed, Purpose.WORLD, world=world, epoch=self.epoch, turn=self.turn)
-            seeds[world] = int(draws.integers(2**31))
+            seeds[world] = int(draws.integers(_SEEDS))
         self.envs.begin(seeds)
 
     def observe(self) -> Any:
@@ -157,7 +160,21 @@ class AdaptedEnvironment(ParallelEnvironment):
         }
 
     def load_state(self, state: Mapping[str, Array]) -> None:
-        """Replay every world's episode up to where it was."""
+        """Replay every world's episode up to where it was; raise CorruptCheckpoint if no episode can be like that."""
+        self._check_episodes(state)
         actions = np.split(state["actions"], np.cumsum(state["lengths"])[:-1])
         pairs = zip(state["seeds"], actions, strict=True)
         self.envs.replay({world: Episode(int(seed), list(rows)) for world, (seed, rows) in enumerate(pairs)})
+
+    def _check_episodes(self, state: Mapping[str, Array]) -> None:
+        """Raise CorruptCheckpoint unless these can be episodes: compiled worlds write actions at their numbers."""
+        worlds, buffers = np.zeros(self.n_worlds, np.int64), self.envs.buffers
+        restored("seeds", state["seeds"], worlds, least=0, most=_SEEDS - 1)
+        longest = self.envs.max_episode_steps or len(state["actions"])
+        lengths = restored("lengths", state["lengths"], worlds, least=0, most=longest)
+        rows = np.broadcast_to(buffers["actions"][:1], (int(lengths.sum()), buffers["actions"].shape[1]))
+        actions, start = restored("actions", state["actions"], rows), 0
+        for agent in self.envs.agents:
+            if not agent.action.holds(actions[:, start : start + agent.action.size]):
+                raise CorruptCheckpoint(f"an action of {agent.name} is none of its space")
+            start += agent.action.size

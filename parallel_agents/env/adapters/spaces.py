@@ -141,6 +141,12 @@ class ActionSpace:
         """The number of actions of a Discrete space; None for other spaces, whose actions cannot be masked."""
         return self.model if isinstance(self.model, int) else None
 
+    def holds(self, numbers: Array) -> bool:
+        """Return whether rows of numbers (n, size) can be actions: choices that there are, finite continuous ones."""
+        if isinstance(self.model, SquashedGaussian):
+            return bool(np.isfinite(numbers).all())
+        return bool(((numbers >= 0) & (numbers < np.array(self.model)) & (numbers % 1 == 0)).all())
+
     def decode(self, numbers: Array) -> Any:
         """Return (size,) numbers as an action of the original space."""
         if isinstance(self.model, int):
