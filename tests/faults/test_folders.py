@@ -327,7 +327,7 @@ def test_f60_the_last_record_of_a_failed_run_says_why_where_and_what_to_do(comma
 
 
 @pytest.mark.timeout(60)
-def test_f60_an_error_that_is_its_own_cause_is_reported_like_any_other(command: Command, tmp_path: Path) -> None:
+def test_f83_an_error_that_is_its_own_cause_is_reported_like_any_other(command: Command, tmp_path: Path) -> None:
     """A world's `raise error from error`, and a file in place of the folder of checkpoints."""
     raised = "error = ZeroDivisionError('again'); raise error from error"
     game = re.sub(r"raise ZeroDivisionError\(.*\)", raised, GAME)
