@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from parallel_agents.checkpoint.contents import run_arrays, run_values
+from parallel_agents.checkpoint.contents import checkpoint_obstacle, run_arrays, run_values
 from parallel_agents.checkpoint.segments import Segments, compact
 from parallel_agents.checkpoint.store import Manifest, Store
 from parallel_agents.core.errors import CheckpointError, RunError
@@ -126,6 +126,10 @@ class Checkpointer:
         began = time.monotonic()
         self.finish()
         self._run.rounds.receive_all()
+        if (reason := checkpoint_obstacle(self._run)) is not None:  # a constant of a model was replaced since the start
+            self.epoch, self._last_time = self._run.epoch, began
+            self._report_failure(reason, "the run goes on, but `resume` cannot go on from here")
+            return
         self._segments_before = [copy.copy(segments) for segments in self._segments]
         taken = self._copy_run()
         self.epoch = taken.epoch
@@ -151,10 +155,12 @@ class Checkpointer:
             self._segments = self._segments_before  # but never reuse a name: an existing checkpoint may hold its file
             with suppress(OSError, CheckpointError):  # the disk may fail here too: leftovers go at the next start
                 self.store.remove_unreferenced()
-            self.unwritten += 1
-            advice = "the run goes on and the checkpoints before stand; make room"
-            fields = {"epoch": self.epoch, "cause": str(error), "advice": advice, "level": "error"}
-            self._run.emit("checkpoint_failed", fields)
+            self._report_failure(str(error), "the run goes on and the checkpoints before stand; make room")
+
+    def _report_failure(self, cause: str, advice: str) -> None:
+        self.unwritten += 1
+        fields = {"epoch": self.epoch, "cause": cause, "advice": advice, "level": "error"}
+        self._run.emit("checkpoint_failed", fields)
 
     def poll(self) -> None:
         """Finish if there is nothing to wait for, so that a failure is reported now, not at the next checkpoint."""

@@ -47,6 +47,7 @@ def reserve_stdout() -> Iterator[None]:
         yield
     finally:
         sys.stderr.flush()
+        stdout.flush()  # what was printed to `sys.__stdout__` belongs to stderr as well
         ctypes.CDLL(None).fflush(None)  # what C code has printed may still be in its own buffer
         os.dup2(descriptor, 1)
         os.close(descriptor)

@@ -34,7 +34,7 @@ from parallel_agents.core.errors import (
     WorkerDied,
     WorldError,
 )
-from parallel_agents.core.files import plain, read_json, write_atomically
+from parallel_agents.core.files import open_folder, plain, read_file, read_json, write_atomically
 from parallel_agents.engine.run import Run, RunSummary
 from parallel_agents.env import Environment
 from parallel_agents.execution.resources import cores
@@ -87,8 +87,8 @@ def _copy(folder: RunFolder, what: str, files: Mapping[str, Path]) -> dict[str, 
     for place, file in files.items():
         if file.stat().st_size <= _MAX_SOURCE_BYTES:
             copied = folder.path / SOURCES / what / place
-            copied.parent.mkdir(parents=True, exist_ok=True)
-            write_atomically(copied, [file.read_bytes()])
+            with open_folder(copied.parent, folder.path, create=True):
+                write_atomically(copied, [file.read_bytes()], root=folder.path)
     place, file = next(iter(files.items()))
     found = (folder.path / SOURCES / what / place).is_file()
     return {"path": str(file.resolve()), "copy": f"{SOURCES}/{what}/{place}" if found else None}
@@ -197,26 +197,40 @@ def _place(folder: RunFolder, sources: Any, what: str, option: str) -> Path | No
         case _:
             return None
     if path.is_file():
-        if isinstance(copied, str) and (changed := _changed(folder.path / SOURCES / what, path, Path(copied))):
+        if isinstance(copied, str) and (changed := _changed(folder, Path(SOURCES) / what, path, Path(copied))):
             sys.stderr.write(
                 f"{changed} has changed since this run was started; to use it as it was then, give {option}: "
                 f"{folder.path / copied}\n"
             )
         return path
-    if not isinstance(copied, str) or ".." in copied or not (folder.path / copied).is_file():
+    if not isinstance(copied, str) or str(Path(copied)) not in source_copies(folder):
         raise TargetError(f"{path}, from which the {what} of this run came, is gone: give {option}")
     sys.stderr.write(f"{path} is gone: using the copy {folder.path / copied}; or give {option}\n")
     return folder.path / copied
 
 
-def _changed(copies: Path, path: Path, copied: Path) -> Path | None:
+def _changed(folder: RunFolder, copies: Path, path: Path, copied: Path) -> Path | None:
     """Return the first file that differs from its copy; None: none does. path, copied: of one of them."""
     depth = len(copied.parts) - 3  # below source/target
-    for copy in sorted(copies.rglob("*.py")):
-        file = path.parents[depth] / copy.relative_to(copies)
-        if file.is_file() and file.read_bytes() != copy.read_bytes():
-            return file
+    for name, copy in source_copies(folder).items():
+        if copies in Path(name).parents:
+            file = path.parents[depth] / Path(name).relative_to(copies)
+            if file.is_file() and file.read_bytes() != copy:
+                return file
     return None
+
+
+def source_copies(folder: RunFolder) -> dict[str, bytes]:
+    """Return the copied sources of a run by their places in its folder; raise if one is a link or no regular file."""
+    root = folder.path / SOURCES
+    try:
+        paths = [Path(parent, name) for parent, _, names in os.walk(root) for name in names if name.endswith(".py")]
+        return {
+            str(path.relative_to(folder.path)): read_file(path, _MAX_SOURCE_BYTES, root=folder.path)
+            for path in sorted(paths)
+        }
+    except OSError as error:
+        raise ConfigError(f"cannot read the sources of the run: {error}") from error
 
 
 # -- the log ---------------------------------------------------------------------------------------------------------
@@ -287,7 +301,9 @@ def open_run_log(folder: RunFolder, *, quiet: bool) -> Iterator[RunLog]:
 
 def _origin(error: BaseException) -> str:
     """Return file, line and function in which the first cause of an error was raised."""
-    while error.__cause__ is not None:
-        error = error.__cause__
+    seen = [error]
+    while (cause := error.__cause__) is not None and not any(cause is known for known in seen):  # `raise e from e`
+        error = cause
+        seen.append(error)
     frames = traceback.extract_tb(error.__traceback__)
     return f"{frames[-1].filename}:{frames[-1].lineno} in {frames[-1].name}()" if frames else ""

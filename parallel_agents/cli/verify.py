@@ -16,12 +16,14 @@ from parallel_agents.checkpoint.store import Store
 from parallel_agents.cli.commands import Diff, Verify
 from parallel_agents.cli.output import print_result
 from parallel_agents.cli.record import (
+    SOURCES,
     compared_config,
     differences,
     open_environment,
     read_config,
     read_record,
     read_summary,
+    source_copies,
 )
 from parallel_agents.core import __version__
 from parallel_agents.core.errors import CheckpointError, ConfigError
@@ -126,13 +128,12 @@ def _format_verified(result: Mapping[str, Any], *, native: bool) -> str:
 def make_certificate(folder: RunFolder, summary: Mapping[str, Any], result: Mapping[str, Any]) -> dict[str, Any]:
     """Return what a reader needs to repeat the run and compare: one JSON value, signed by its own hash."""
     record = read_record(folder)
-    copies = sorted(path for path in (folder.path / "source").rglob("*.py") if path.is_file())
     body = plain(
         {
             "format": FORMAT,
             "run_id": folder.run_id,
             "target": folder.environment,
-            "sources": {str(path.relative_to(folder.path)): _sha256(path.read_bytes()) for path in copies},
+            "sources": {place: _sha256(copy) for place, copy in source_copies(folder).items()},
             "git": record.get("git"),
             "config": read_config(folder).as_dict(),
             "epochs": summary["epochs"],
@@ -205,8 +206,7 @@ def diff(options: Diff) -> int:
 
 
 def _source_hashes(folder: RunFolder) -> dict[str, str]:
-    root = folder.path / "source"
-    return {str(path.relative_to(root)): _sha256(path.read_bytes())[:12] for path in sorted(root.rglob("*.py"))}
+    return {place.removeprefix(f"{SOURCES}/"): _sha256(copy)[:12] for place, copy in source_copies(folder).items()}
 
 
 def agent_names(metrics: Metrics) -> list[str]:

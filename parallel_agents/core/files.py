@@ -50,7 +50,8 @@ def open_folder(path: Path, root: Path | None = None, *, create: bool = False) -
             try:
                 child = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=descriptor)
             except OSError as error:
-                raise _explained(error, path, descriptor, name) from error
+                _explain(error, path, descriptor, name)
+                raise
             os.close(descriptor)
             descriptor = child
         yield descriptor
@@ -68,7 +69,8 @@ def open_regular(path: Path, flags: int = os.O_RDONLY, *, root: Path | None = No
             # O_NONBLOCK: opening a FIFO must not wait for a process at its other end
             descriptor = os.open(path.name, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o666, dir_fd=folder)
         except OSError as error:
-            raise _explained(error, path, folder, path.name) from error
+            _explain(error, path, folder, path.name)
+            raise
     status = os.fstat(descriptor)
     kind = _KINDS.get(stat.S_IFMT(status.st_mode))
     if kind is None and status.st_nlink > 1 and flags & (os.O_WRONLY | os.O_RDWR):
@@ -79,16 +81,17 @@ def open_regular(path: Path, flags: int = os.O_RDONLY, *, root: Path | None = No
     return descriptor
 
 
-def _explained(error: OSError, path: Path, folder: int, name: str) -> OSError:
-    """Return an error that says that `name` is a link or a FIFO if that is the reason; else return `error`."""
-    with suppress(OSError):
+def _explain(error: OSError, path: Path, folder: int, name: str) -> None:
+    """Raise an error that says that `name` is a link or a FIFO if that is the reason for `error`."""
+    try:
         mode = os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode
-        if stat.S_ISLNK(mode):
-            message = "it is a link, and links in a run folder are not followed: remove it"
-            return OSError(errno.ELOOP, message, str(path))
-        if error.errno == errno.ENXIO:
-            return _wrong_kind(path, _KINDS.get(stat.S_IFMT(mode), "no file"))
-    return error
+    except OSError:
+        return
+    if stat.S_ISLNK(mode):
+        message = "it is a link, and links in a run folder are not followed: remove it"
+        raise OSError(errno.ELOOP, message, str(path)) from error
+    if error.errno == errno.ENXIO or (error.errno == errno.ENOTDIR and stat.S_IFMT(mode) in _KINDS):
+        raise _wrong_kind(path, _KINDS.get(stat.S_IFMT(mode), "no file")) from error
 
 
 def _wrong_kind(path: Path, kind: str) -> OSError:

@@ -13,6 +13,7 @@ import types
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -69,7 +70,7 @@ class StandaloneAgent:
         agent = self._agent
         self._buffer = agent.model.memory if isinstance(agent.model, Model) and not agent.overrides_add_memory else None
         """The buffer of a model of this library whose agent stores in the standard way."""
-        self._constants = _constant_attributes(agent.model)
+        self._constants = _constants(agent), _constants(agent.model)
         self._context = [] if self._buffer is not None else _context_keywords(agent)
         """What is given to `add_memory` beside state, action, reward and done."""
         self._incomplete: list[tuple[int, Callable[..., None]]] = []
@@ -289,21 +290,24 @@ class StandaloneAgent:
     def missing_state(self) -> str | None:
         """Return why the agent's state cannot be read; None: it can."""
         agent = self._copies()[0]
-        if agent.unsaved_attributes:
+        model, memory = agent.model, getattr(agent.model, "memory", None)
+        before, before_of_model = self._constants
+        replaced, replaced_in_model = (
+            _replaced(before, _constants(agent)),
+            _replaced(before_of_model, _constants(model)),
+        )
+        if unsaved := agent.unsaved_attributes(replaced):
             return (
                 f"{agent.name} ({type(agent).__name__}) overrides get_action() or add_memory() and has attributes of "
-                f"its own ({', '.join(agent.unsaved_attributes)}): write state() and load_state() for it, with {{}} if "
+                f"its own ({', '.join(unsaved)}): write state() and load_state() for it, with {{}} if "
                 "it carries nothing from epoch to epoch"
             )
-        model, memory = agent.model, getattr(agent.model, "memory", None)
-        if forgotten := _outside_of_state_dict(model):
+        if forgotten := _outside_of_state_dict(model, replaced_in_model):
             return (
                 f"the model of {agent.name} ({type(model).__name__}) is a torch Module whose state_dict() leaves out "
                 f"{', '.join(forgotten)}: override state_dict() and load_state_dict(state) so that they hold it too"
             )
-        if state_accessors(model) is None and (
-            self._constants is None or self._constants != _constant_attributes(model)
-        ):
+        if state_accessors(model) is None and (replaced_in_model or not _is_constant_model(model)):
             return (
                 f"the model of {agent.name} ({type(model).__name__}) can learn or remember, but has no state_dict() "
                 "and load_state_dict(state): write them, with everything that it carries from epoch to epoch"
@@ -356,11 +360,16 @@ def state_accessors(part: Any) -> Accessors | None:
     return None
 
 
-def _outside_of_state_dict(model: Any) -> list[str]:
-    """Return the attributes in which a torch Module may remember what torch's own `state_dict` does not hold."""
+def _outside_of_state_dict(model: Any, replaced: Sequence[str]) -> list[str]:
+    """Return the attributes in which a torch Module may remember what torch's own `state_dict` does not hold.
+
+    replaced: constants of the module, or of one in it, that have other values than before.
+    """
     if not isinstance(model, torch.nn.Module) or type(model).state_dict is not torch.nn.Module.state_dict:
         return []
-    return sorted(name for name, value in vars(model).items() if not name.startswith("_") and not _is_constant(value))
+    mutable = [name for name, value in vars(model).items() if name not in _OF_MODULES and not _is_constant(value)]
+    lasting = {id(tensor) for tensor in model.state_dict(keep_vars=True).values()}
+    return sorted({*mutable, *replaced, *(name for name, own in model.named_buffers() if id(own) not in lasting)})
 
 
 def _context_keywords(agent: Any) -> list[str]:
@@ -388,17 +397,61 @@ def _global_generators() -> dict[str, Any]:
     }
 
 
-def _constant_attributes(model: Any) -> dict[str, Any] | None:
-    """Return the attributes of a model that can neither learn nor remember; None if it may do either.
+def _is_constant_model(model: Any) -> bool:
+    """Return True for a model that can neither learn nor remember, unless one of its constants is replaced.
 
-    Such a model has no `train_step`, no `memory`, and only attributes that cannot be changed in place; whether one of
-    them was replaced is seen by comparing again.
+    Such a model has no `train_step`, no `memory`, and only attributes that cannot be changed in place.
     """
     if hasattr(model, "train_step") or hasattr(model, "memory") or not hasattr(model, "__dict__"):
-        return None
-    attributes = dict(vars(model))
-    constant = all(map(_is_constant, attributes.values())) and not mutable_class_attributes(type(model), object)
-    return attributes if constant else None
+        return False
+    return all(map(_is_constant, vars(model).values())) and not mutable_class_attributes(type(model), object)
+
+
+_OF_MODULES = frozenset(dir(torch.nn.Module()))
+"""Attributes of every torch Module."""
+
+
+def _constants(thing: Any) -> dict[str, Any]:
+    """Return all that an object, its classes and its functions hold and that cannot be changed in place, by name.
+
+    That one of these was replaced is seen by comparing again. Of a torch Module, the modules in it are looked at too.
+    """
+    if not isinstance(thing, torch.nn.Module):
+        return _own_constants(thing)
+    return {
+        f"{path}.{name}".lstrip("."): value
+        for path, module in thing.named_modules()
+        for name, value in _own_constants(module).items()
+        if name.partition(" ")[0] not in _OF_MODULES
+    }
+
+
+def _own_constants(thing: Any) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for owner in (*reversed(type(thing).__mro__), thing):
+        for name, value in getattr(owner, "__dict__", {}).items():
+            if not name.startswith("__"):
+                found[name] = value
+                found |= {f"{name} ({inner})": own for inner, own in _enclosed(value).items()}
+    return {name: value for name, value in found.items() if _is_constant(value)}
+
+
+def _enclosed(function: Any) -> dict[str, Any]:
+    """Return the values that a function closes over; none for anything else."""
+    if not isinstance(function, types.FunctionType):
+        return {}
+    cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
+    found: dict[str, Any] = {}
+    for name, cell in cells:
+        with suppress(ValueError):  # nothing was assigned to it so far
+            found[name] = cell.cell_contents
+    return found
+
+
+def _replaced(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """Return the names of constants that are not what they were."""
+    same = {name for name, value in now.items() if name in before and (before[name] is value or before[name] == value)}
+    return sorted(now.keys() - same)
 
 
 def mutable_class_attributes(kind: type, base: type) -> list[str]:
@@ -417,6 +470,5 @@ def _is_constant(value: Any) -> bool:
     if isinstance(value, tuple | frozenset):
         return all(map(_is_constant, value))
     if isinstance(value, types.FunctionType):
-        cells = [cell.cell_contents for cell in value.__closure__ or ()]
-        return all(map(_is_constant, [*cells, *(value.__defaults__ or ())]))
+        return all(map(_is_constant, [*_enclosed(value).values(), *(value.__defaults__ or ())]))
     return value is None or isinstance(value, bool | int | float | complex | str | bytes | type | types.ModuleType)

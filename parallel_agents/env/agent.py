@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from parallel_agents.core.errors import ContractError
@@ -98,13 +99,13 @@ class Agent:
 
     @property
     def overrides_add_memory(self) -> bool:
-        """True if `add_memory` is overridden."""
-        return type(self).add_memory is not Agent.add_memory
+        """True if `add_memory` is overridden, in the class or on the agent itself."""
+        return getattr(self.add_memory, "__func__", None) is not Agent.add_memory
 
     @property
     def overrides_get_action(self) -> bool:
-        """True if `get_action` is overridden."""
-        return type(self).get_action is not Agent.get_action
+        """True if `get_action` is overridden, in the class or on the agent itself."""
+        return getattr(self.get_action, "__func__", None) is not Agent.get_action
 
     @property
     def is_standalone(self) -> bool:
@@ -116,12 +117,14 @@ class Agent:
         """True if `state` is overridden."""
         return type(self).state is not Agent.state
 
-    @property
-    def unsaved_attributes(self) -> list[str]:
-        """Attributes in which a standalone agent may remember something that `state` does not return."""
+    def unsaved_attributes(self, replaced: Sequence[str]) -> list[str]:
+        """Return the attributes in which a standalone agent may remember something that `state` does not return.
+
+        replaced: attributes, of the agent or its classes, that have another value than at the start of the run.
+        """
         if not self.is_standalone or self.has_state:
             return []
-        return sorted({*vars(self), *mutable_class_attributes(type(self), Agent)} - set(_BASE_ATTRIBUTES))
+        return sorted({*vars(self), *mutable_class_attributes(type(self), Agent), *replaced} - set(_BASE_ATTRIBUTES))
 
     @property
     def n_actions(self) -> int | None:

@@ -74,9 +74,11 @@ def literal(value: str) -> str:
 
 
 def path_list(paths: Iterable[Path]) -> str:
-    """Return paths as an SQL list of exact files; refuse * ? and [, which DuckDB would expand as a pattern."""
+    """Return paths as an SQL list of exact, regular files; refuse * ? and [, which DuckDB would expand as a pattern."""
     absolute = [os.path.abspath(path) for path in paths]
     for path in absolute:
+        if os.path.exists(path) and not os.path.isfile(path):  # DuckDB would wait for the other end of a FIFO
+            raise ConfigError(f"{path} is a folder, a FIFO, a socket or a device: give a regular file")
         if any(mark in path for mark in "*?["):
             raise ConfigError(f"{path}: a path with * ? or [ would be read as a pattern; rename the file or folder")
     return "[" + ", ".join(map(literal, absolute)) + "]"

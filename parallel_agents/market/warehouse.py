@@ -24,7 +24,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from parallel_agents.core.errors import ConfigError, ContractError, CorruptCheckpoint, RunError
-from parallel_agents.core.files import open_folder, remove_unfinished, write_atomically
+from parallel_agents.core.files import open_folder, read_file, remove_unfinished, write_atomically
 from parallel_agents.core.types import Array, RoundStats
 from parallel_agents.market.database import connect, explained, load_pyarrow, path_list
 from parallel_agents.market.experiences import EpisodeExperience
@@ -32,6 +32,7 @@ from parallel_agents.tracking.callbacks import BaseCallback
 
 TABLES = ("episodes", "steps")
 SAMPLING = "sampling"  # one row per round of training: how well importance sampling works
+_LARGEST_FILE = 2**32
 _BATCH_NAME = re.compile(r"[A-Za-z0-9_-]{1,120}")
 
 
@@ -136,7 +137,10 @@ class Warehouse(Sink):
 
     def tables(self, batch_id: str) -> dict[str, Any]:
         """Return a stored batch as tables."""
-        return {name: _pyarrow().parquet.read_table(self._parquet(name, batch_id)) for name in TABLES}
+        return {
+            name: _pyarrow().parquet.read_table(io.BytesIO(self._read(self._parquet(name, batch_id))))
+            for name in TABLES
+        }
 
     def query(self, sql: str, parameters: Iterable[Any] = ()) -> dict[str, Any]:
         """Run a query over the views `episodes` and `steps` of whole batches, and `sampling`; return its columns.
@@ -160,15 +164,22 @@ class Warehouse(Sink):
         """Compare the bytes of every batch with their checksums; return the number of rows of steps."""
         rows = 0
         for name in self.batches():
-            note = json.loads(self._note(name).read_text())
+            note = json.loads(self._read(self._note(name)))
             for table in TABLES:
-                data = self._parquet(table, name).read_bytes()
+                data = self._read(self._parquet(table, name))
                 if hashlib.sha256(data).hexdigest() != note[table]["sha256"]:
                     raise CorruptCheckpoint(
                         f"{table} of batch {name} are not the bytes that were written: write it again"
                     )
             rows += note["steps"]["rows"]
         return rows
+
+    def _read(self, path: Path) -> bytes:
+        """Return the bytes of a file of the warehouse; raise if it is a link, no regular file or far too large."""
+        try:
+            return read_file(path, _LARGEST_FILE, root=self.folder)
+        except OSError as error:
+            raise CorruptCheckpoint(f"{path} cannot be read: {error.strerror}; write its batch again") from error
 
     def _parquet(self, table: str, batch_id: str) -> Path:
         return self.folder / table / f"{batch_id}.parquet"

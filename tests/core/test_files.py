@@ -163,3 +163,18 @@ def test_a_file_too_large_or_nested_too_deeply_is_refused(tmp_path: Path) -> Non
     with pytest.raises(ValueError, match="nested too deeply"):
         read_json(path, 200_000)
     assert len(read_file(path, 200_000)) == 200_000
+
+
+def test_an_error_is_never_its_own_cause(tmp_path: Path) -> None:
+    """Otherwise whoever looks for the first cause of an error never ends."""
+    (tmp_path / "file").touch()
+    for call in (
+        lambda: open_regular(tmp_path / "absent"),
+        lambda: open_folder(tmp_path / "file" / "inside", tmp_path).__enter__(),
+    ):
+        with pytest.raises(OSError, match=r"absent|file") as caught:
+            call()
+        assert caught.value.__cause__ is None
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(OSError, match="it is a FIFO") as caught, open_folder(tmp_path / "pipe", tmp_path):
+        pass

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from parallel_agents import PPO, Agent, Buffer
 from parallel_agents.algorithms import RandomModel
@@ -299,6 +300,107 @@ def test_models_with_mutable_closures_or_class_attributes_need_a_state() -> None
     model = Scripted(1)
     model.rule = lambda: mutable  # type: ignore[attr-defined]
     assert line_with(model).run_experiment(2)["digest"] is None
+
+
+def test_a_model_that_counts_in_a_class_or_in_a_closure_needs_a_state() -> None:
+    class InClass(Scripted):
+        turns = 0
+
+        def take_action(self, state: Any) -> int:
+            type(self).turns += 1
+            return self.turns % ACTIONS
+
+    class InClosure(Scripted):
+        def __init__(self) -> None:
+            turns = 0
+
+            def count() -> int:
+                nonlocal turns
+                turns += 1
+                return turns % ACTIONS
+
+            self.count = count
+
+        def take_action(self, state: Any) -> int:
+            return self.count()
+
+    for model in (InClass(1), InClosure()):
+        assert "can learn or remember" in (line_with(model).run_experiment(2)["no_digest"] or "")
+
+
+def test_a_torch_module_that_remembers_outside_of_its_state_dict_needs_one_of_its_own() -> None:
+    class Module(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.rate = float("nan")
+            self.inner = torch.nn.Sequential(torch.nn.BatchNorm1d(2), torch.nn.LSTM(2, 2))
+
+        @torch.no_grad()
+        def take_action(self, state: Any) -> int:
+            self.inner.eval()
+            return 1
+
+    class Decays(Module):
+        def train_step(self) -> None:
+            self.rate = 0.5
+
+    class Counts(Module):
+        def train_step(self) -> None:
+            self.inner[0].momentum += 0.1
+
+    class Hides(Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self._seen: list[int] = []
+
+    class Buffers(Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("seen", torch.zeros(1), persistent=False)
+
+    assert line_with(Module()).run_experiment(2)["digest"] is not None
+    for kind, name in ((Decays, "rate"), (Counts, "inner.0.momentum"), (Hides, "_seen"), (Buffers, "seen")):
+        assert f"leaves out {name}:" in (line_with(kind()).run_experiment(2)["no_digest"] or "")
+
+
+def test_an_agent_that_counts_in_its_class_needs_a_state() -> None:
+    class Counting(Agent):
+        turns = 0
+
+        def get_action(self, state: Any) -> int:
+            type(self).turns += 1
+            return self.turns % ACTIONS
+
+    class Game(Line):
+        def setup_agents(self) -> None:
+            super().setup_agents()
+            self.agents[1] = Counting(model=self.agents[1].model)
+
+    assert "has attributes of its own (turns)" in (Game(config=tiny()).run_experiment(2)["no_digest"] or "")
+
+
+def test_a_hook_that_is_set_on_an_agent_itself_is_used() -> None:
+    class Game(Line):
+        def setup_agents(self) -> None:
+            super().setup_agents()
+            self.agents[1].get_action = lambda state: asked.append(state) or 1  # type: ignore[func-returns-value]
+
+    asked: list[Any] = []
+    summary = Game(config=tiny()).run_experiment(2)
+    assert asked
+    assert "has attributes of its own (get_action)" in (summary["no_digest"] or "")
+
+
+def test_no_checkpoint_is_written_once_a_model_has_changed_that_gives_no_state(tmp_path: Path) -> None:
+    model = Scripted(1)
+    game = line_with(model)
+    run = game.prepare()
+    run.checkpointer = Checkpointer(run, tmp_path, keep_last=9)
+    run.checkpointer.begin()
+    model.action = 2
+    run.checkpointer.begin()
+    run.checkpointer.close()
+    assert (run.checkpointer.written(), run.checkpointer.unwritten) == ([0], 1)
 
 
 def test_a_standalone_agent_with_attributes_of_its_own_needs_a_state() -> None:

@@ -217,11 +217,12 @@ def test_f73_sys_exit_before_the_run_is_a_failure_too(tmp_path: Path) -> None:
 def test_f74_what_a_world_prints_never_breaks_the_json(tmp_path: Path) -> None:
     """By print, a descriptor, a child process, C code with a buffer of its own, another stream, or at the very end."""
     ways = "import atexit; atexit.register(print, 'F'); print('A'); os.write(1, b'B\\n'); os.system('echo C'); ctypes.CDLL(None).puts(b'D')"
-    ended = odd(tmp_path, f"{ways}; sys.__stdout__.write('E\\n'); sys.__stdout__.flush()", "--json")
+    stream = "sys.__stdout__.write('E\\n'); sys.__stdout__.flush(); sys.__stdout__.write('G\\n')"
+    ended = odd(tmp_path, f"{ways}; {stream}", "--json")
     assert ended.returncode == 0, ended.stderr
     (line,) = ended.stdout.splitlines()
     assert json.loads(line)["epochs"] == 4
-    assert set("ABCDEF") <= set(ended.stderr.split())
+    assert set("ABCDEFG") <= set(ended.stderr.split())
 
 
 def test_f75_a_world_that_hangs_in_c_with_the_lock_is_ended_from_outside_and_named(tmp_path: Path) -> None:

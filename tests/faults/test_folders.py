@@ -283,6 +283,24 @@ def test_f54_fifos_sockets_devices_and_huge_files_are_refused_before_they_are_re
         assert time.monotonic() - began < 30.0
 
 
+@pytest.mark.parametrize("make", [os.mkfifo, lambda path: path.symlink_to("/dev/zero")], ids=["fifo", "link"])
+def test_f54_copied_sources_that_are_no_regular_files_are_refused_before_they_are_read(
+    make: Callable[[Path], None], command: Command, tmp_path: Path
+) -> None:
+    assert command("train", "guess.py", "--out", "good", "--quiet")[0] == 0
+    shutil.copytree("good", "bad")
+    copy = tmp_path / "bad" / "source" / "target" / "guess.py"
+    copy.unlink()
+    make(copy)
+    with pytest.raises(OSError, match="it is a"):
+        read_file(copy, 2**20)
+    verify = ("verify", "bad", "--certificate", "c.json", "--target", "guess.py")
+    for words in (("resume", "bad"), ("eval", "bad"), ("diff", "bad", "good"), verify):
+        code, told, _ = command(*words)
+        assert (code, told["error"]) == (2, "ConfigError")
+        assert str(copy) in told["message"]
+
+
 # -- what a failed run leaves --------------------------------------------------------------------------------
 
 
@@ -306,6 +324,21 @@ def test_f60_the_last_record_of_a_failed_run_says_why_where_and_what_to_do(comma
     (tmp_path / "guess.py").write_text(GAME.replace("raise ZeroDivisionError", "str"))
     assert command("resume", "run", "--quiet")[0] == 0, "the advice works"
     assert last_record(tmp_path / "run")["event"] == "run_ended"
+
+
+@pytest.mark.timeout(60)
+def test_f83_an_error_that_is_its_own_cause_is_reported_like_any_other(command: Command, tmp_path: Path) -> None:
+    """A world's `raise error from error`, and a file in place of the folder of checkpoints."""
+    raised = "error = ZeroDivisionError('again'); raise error from error"
+    game = re.sub(r"raise ZeroDivisionError\(.*\)", raised, GAME)
+    assert raised in game
+    (tmp_path / "guess.py").write_text(game)
+    assert command("train", "guess.py", "--out", "run", "--quiet", "--set", "world.spoil=raise")[0] == 1
+    assert last_record(tmp_path / "run")["place"].endswith("in apply_actions()")
+    shutil.rmtree(tmp_path / "run" / "checkpoints")
+    (tmp_path / "run" / "checkpoints").touch()
+    assert command("resume", "run", "--quiet")[0] == 1
+    assert "Not a directory" in last_record(tmp_path / "run")["message"]
 
 
 def test_f60_a_run_that_fails_before_its_first_epoch_says_so_too(command: Command, tmp_path: Path) -> None:

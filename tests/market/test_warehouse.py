@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -157,6 +158,23 @@ def test_unfinished_batches_are_ignored_and_damaged_ones_fail_verification(batch
     path.write_bytes(bytes(data))
     with pytest.raises(CorruptCheckpoint, match="steps of batch good are not the bytes that were written"):
         store.verify()
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("make", [os.mkfifo, lambda path: path.symlink_to("/dev/zero")], ids=["fifo", "link"])
+def test_links_and_fifos_in_a_warehouse_are_refused_before_they_are_read(batches, tmp_path, make):
+    for place in ("batches/good.json", "steps/good.parquet"):
+        store = Warehouse(tmp_path / place[:5])
+        store.write("good", batches[0])
+        (store.folder / place).unlink()
+        make(store.folder / place)
+        with pytest.raises(CorruptCheckpoint, match="it is a"):
+            store.verify()
+        if place.endswith(".parquet"):
+            with pytest.raises(CorruptCheckpoint, match="it is a"):
+                store.tables("good")
+            with pytest.raises(ConfigError, match="is a folder, a FIFO, a socket or a device"):
+                store.query("SELECT count(*) FROM steps")
 
 
 def test_bad_requests_are_refused(batches, tmp_path):

@@ -191,3 +191,10 @@ def test_quotes_and_partition_keys_in_a_path_are_part_of_the_path(room):
     linked.symlink_to(folder)
     assert users(open_export(linked)) == ["ann"]
     assert users(open_export(os.path.relpath(folder))) == ["ann"]
+
+
+@pytest.mark.timeout(30)
+def test_a_fifo_in_an_export_is_refused_before_it_is_read(room):
+    os.mkfifo(room / "events.csv")
+    with pytest.raises(ConfigError, match=r"events\.csv is a folder, a FIFO, a socket or a device"):
+        open_export(room)
