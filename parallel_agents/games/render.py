@@ -8,8 +8,9 @@ crossed out. Below stands the return of each agent, beside its colour.
 from __future__ import annotations
 
 import colorsys
-from collections.abc import Sequence
-from functools import cache
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
+from functools import cache, lru_cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +22,7 @@ from rich.table import Table
 from rich.text import Text
 
 from parallel_agents.core.errors import ConfigError
+from parallel_agents.core.system import in_background
 from parallel_agents.core.types import EpochStats, RunInfo
 from parallel_agents.games.grid import Grid, top_codes
 from parallel_agents.games.kernels import Bytes, Flags, Floats
@@ -31,18 +33,20 @@ if TYPE_CHECKING:
     from parallel_agents.games.environment import GridEnvironment
 
 _BACKGROUND = (24, 26, 32)
+_PATIENCE = 600.0
+"""Seconds that writing an animation may take."""
 _SUBPIXELS = 4
 """Points along each side of a pixel that decide how much of it is painted."""
 _GOLDEN_RATIO = 0.618033988749895
 """Steps of the golden ratio round the colour circle keep the colours of any number of agents apart."""
 
 
-def agent_colours(agents: int) -> Bytes:
-    """Return (N, 3) a colour for each agent; the colour of agent n does not depend on N."""
-    hues = [(0.08 + n * _GOLDEN_RATIO) % 1.0 for n in range(agents)]
-    rgb = [colorsys.hsv_to_rgb(hue, 0.45 + 0.25 * (n % 2), 1.0) for n, hue in enumerate(hues)]
-    colours: Bytes = np.rint(255 * np.array(rgb)).astype(np.uint8)
-    return colours
+@cache
+def agent_colour(agent: int) -> Bytes:
+    """Return (3,) the colour of an agent, by its number."""
+    rgb = colorsys.hsv_to_rgb((0.08 + agent * _GOLDEN_RATIO) % 1.0, 0.45 + 0.25 * (agent % 2), 1.0)
+    colour: Bytes = np.rint(255 * np.array(rgb)).astype(np.uint8)
+    return colour
 
 
 def draw_world(
@@ -66,12 +70,12 @@ def draw_world(
         painted = (codes > 0)[:, None, None] & (~inset[:, None, None] | _square(cell))
         np.copyto(tiles, field.palette[codes][:, None, None], where=painted[..., None])
     image = tiles[place.reshape(field.height, field.width)].swapaxes(1, 2).copy()  # (H, cell, C, cell, 3)
-    for n, colour in enumerate(agent_colours(len(grid.positions))):
+    several_kinds = bool(np.ptp(grid.agent_kinds[:, world]))
+    for n in range(len(grid.positions)):
         y, x = grid.positions[n, world]
         here = image[y, :, x]
-        _paint(here, _disc(cell), colour)
-        _paint(here, _beak(cell, int(grid.headings[n, world])), np.array(_BACKGROUND, np.uint8))
-        if np.ptp(grid.agent_kinds[:, world]):
+        here[:] = _agent_tile(here.tobytes(), cell, n, int(grid.headings[n, world]))
+        if several_kinds:
             here[_centre(cell)] = field.palette[grid.agent_kinds[n, world]]
         if frozen is not None and frozen[n]:
             here[_cross(cell)] = _BACKGROUND
@@ -101,28 +105,28 @@ def draw_scores(returns: NDArray[Any], width: int) -> Bytes:
     """
     entry = _SWATCH + (6 * _CHARACTERS + 7) * _DOT
     columns, line = max(1, width // entry), 7 * _DOT + 10
-    strip = np.full((line * -(-len(returns) // columns), max(width, entry), 3), _BACKGROUND, np.uint8)
-    for n, (value, colour) in enumerate(zip(returns, agent_colours(len(returns)), strict=True)):
+    strip = _blank(line * -(-len(returns) // columns), max(width, entry)).copy()
+    for n, value in enumerate(returns.tolist()):
         top, left = n // columns * line + 5, n % columns * entry + 4
-        _paint(strip[top : top + _SWATCH, left : left + _SWATCH], _disc(_SWATCH), colour)
-        text = _number_mask(float(value))
+        strip[top : top + _SWATCH, left : left + _SWATCH] = _swatch(n)
+        text = _number_mask(value)
         strip[top : top + len(text), left + _SWATCH + 3 * _DOT :][:, : text.shape[1]][text] = _TEXT_COLOUR
     return strip
 
 
 def stack_vertically(upper: Bytes, lower: Bytes) -> Bytes:
     """Return one picture above the other, the narrower one widened."""
-    width = max(upper.shape[1], lower.shape[1])
-    image = np.full((len(upper) + len(lower), width, 3), _BACKGROUND, np.uint8)
-    image[: len(upper), : upper.shape[1]] = upper
-    image[len(upper) :, : lower.shape[1]] = lower
+    image = np.empty((len(upper) + len(lower), max(upper.shape[1], lower.shape[1]), 3), np.uint8)
+    for rows, picture in ((image[: len(upper)], upper), (image[len(upper) :], lower)):
+        rows[:, : picture.shape[1]] = picture
+        rows[:, picture.shape[1] :] = _BACKGROUND
     return image
 
 
 def terminal_view(game: GridEnvironment, world: int = 0) -> Group:
     """Return one world for the terminal, two characters a cell, with its turn and the returns of its agents."""
     returns = Table.grid(padding=(0, 1))
-    colours = [_style_colour(colour) for colour in agent_colours(len(game.agents))]
+    colours = [_style_colour(agent_colour(n)) for n in range(len(game.agents))]
     for n, agent in enumerate(game.agents):
         returns.add_row(Text("●", colours[n]), str(agent.name), Text(f"{game.earned[n, world]:.4g}", justify="right"))
     columns = Table.grid(padding=(0, 3))
@@ -164,6 +168,7 @@ class LivePicture(BaseCallback):
 class Recorder(BaseCallback):
     """Records a world in the epochs `every`, 2 * `every`, … and in the last one, as `episode_<epoch>.gif`.
 
+    A thread writes an episode while the run goes on; the next one waits until it has ended.
     Give it to the run: `game.run_experiment(callbacks=[Recorder(game, "pictures", every=50)])`.
     """
 
@@ -177,8 +182,9 @@ class Recorder(BaseCallback):
         self._world, self._cell, self._fps = world, cell, fps
         self._last_epoch = 0
         self._frames: list[Bytes] = []
+        self._writing: Future[Path] | None = None
         self.written: list[Path] = []
-        """The GIFs so far."""
+        """The GIFs so far, without one that is being written."""
         game.recorder = self
 
     def on_start(self, run: RunInfo) -> None:
@@ -198,12 +204,23 @@ class Recorder(BaseCallback):
             self._frames.append(self._game.render(self._world, self._cell))
 
     def on_epoch(self, stats: EpochStats) -> None:
-        """Write the pictures of the epoch, and one of its end, as a GIF."""
+        """Begin to write the pictures of the epoch, and one of its end, as a GIF."""
         if self._frames:
+            self._finish()
             self._frames.append(self._game.render(self._world, self._cell))
             path = self._folder / f"episode_{stats.epoch:06d}.gif"
-            self.written.append(write_animation(path, self._frames, fps=self._fps))
-            self._frames.clear()
+            self._writing = in_background(partial(write_animation, path, self._frames, fps=self._fps), "recorder")
+            self._frames = []
+
+    def on_end(self, summary: Mapping[str, Any]) -> None:
+        """Wait until the last GIF is written."""
+        self._finish()
+
+    def _finish(self) -> None:
+        """Wait for the GIF that is being written; raise what was raised there."""
+        if self._writing is not None:
+            writing, self._writing = self._writing, None
+            self.written.append(writing.result(_PATIENCE))
 
 
 def _number_mask(value: float) -> NDArray[np.bool_]:
@@ -221,9 +238,30 @@ def _character_mask(character: str) -> NDArray[np.bool_]:
     return np.kron(np.pad(dots, ((0, 0), (0, 1))), np.ones((_DOT, _DOT), np.bool_))
 
 
-def _paint(image: Bytes, cover: Floats, colour: Bytes) -> None:
-    """Paint a colour over an image (h, w, 3) where the cover (h, w) is 1, and a mix of both where it is less."""
-    image[:] = np.rint(image + cover[..., None] * (colour.astype(np.float32) - image)).astype(np.uint8)
+@cache
+def _blank(height: int, width: int) -> Bytes:
+    """Return (height, width, 3) the background."""
+    return np.full((height, width, 3), _BACKGROUND, np.uint8)
+
+
+@lru_cache(maxsize=4096)  # agents stand on few kinds of cells, and are drawn in every turn of a recorded episode
+def _agent_tile(cell_picture: bytes, cell: int, agent: int, heading: int) -> Bytes:
+    """Return (cell, cell, 3) an agent that stands on a cell of which this is the picture."""
+    empty = np.frombuffer(cell_picture, np.uint8).reshape(cell, cell, 3)
+    disc = _painted(empty, _disc(cell), agent_colour(agent))
+    return _painted(disc, _beak(cell, heading), np.array(_BACKGROUND, np.uint8))
+
+
+@cache
+def _swatch(agent: int) -> Bytes:
+    """Return (_SWATCH, _SWATCH, 3) a disc in the colour of an agent."""
+    return _painted(np.array(_BACKGROUND, np.uint8), _disc(_SWATCH), agent_colour(agent))
+
+
+def _painted(image: Bytes, cover: Floats, colour: Bytes) -> Bytes:
+    """Return an image (h, w, 3) with a colour where the cover (h, w) is 1, and a mix of both where it is less."""
+    painted: Bytes = np.rint(image + cover[..., None] * (colour.astype(np.float32) - image)).astype(np.uint8)
+    return painted
 
 
 @cache

@@ -4,6 +4,7 @@ import base64
 import io
 import json
 import sys
+import threading
 from types import SimpleNamespace
 
 import imageio.v3 as imageio
@@ -26,7 +27,7 @@ from parallel_agents.games import (
 )
 from parallel_agents.games.render import (
     LivePicture,
-    agent_colours,
+    agent_colour,
     draw_scores,
     draw_world,
     stack_vertically,
@@ -52,7 +53,7 @@ def test_an_agent_is_a_disc_in_its_colour_with_a_dark_triangle_where_it_faces(he
     grid = board("0")
     grid.headings[:] = heading
     image = draw_world(grid, cell=16)
-    colour = tuple(agent_colours(1)[0])
+    colour = tuple(agent_colour(0))
     assert tuple(image[8, 8]) == colour
     assert tuple(image[0, 0]) != colour
     sides = {side: tuple(image[side]) == colour for side in ((4, 8), (8, 11), (11, 8), (8, 4))}
@@ -63,20 +64,20 @@ def test_agents_of_different_kinds_show_them_in_the_middle():
     image = draw_world(board("01", agent_kinds=("rival", "agent")), cell=16)
     assert tuple(image[8, 8]) == (50, 60, 70)
     assert tuple(image[8, 24]) == (255, 255, 255)
-    assert tuple(image[4, 4]) == tuple(agent_colours(1)[0])
+    assert tuple(image[4, 4]) == tuple(agent_colour(0))
 
 
 def test_frozen_agents_are_crossed_out():
     grid = board("01")
     plain, crossed = draw_world(grid, cell=16), draw_world(grid, cell=16, frozen=np.array([False, True]))
     assert np.array_equal(plain[:, :16], crossed[:, :16])
-    assert tuple(crossed[8, 24]) != tuple(plain[8, 24]) == tuple(agent_colours(2)[1])
+    assert tuple(crossed[8, 24]) != tuple(plain[8, 24]) == tuple(agent_colour(1))
 
 
 def test_the_return_of_each_agent_stands_beside_its_colour():
     strip = draw_scores(np.array([7.0, -1.25]), 240)
     assert strip.shape == (24, 240, 3)
-    for colour in agent_colours(2):
+    for colour in map(agent_colour, range(2)):
         assert (strip == colour).all(axis=-1).any()
     lit = (strip == (236, 239, 244)).all(axis=-1)[:, 24:34]
     seven = " ".join("".join("#" if dot else "." for dot in row) for row in lit[5:19:2, ::2])
@@ -112,8 +113,7 @@ def test_each_world_has_its_own_picture():
 
 
 def test_colours_differ_and_do_not_depend_on_how_many_agents_there_are():
-    assert len(np.unique(agent_colours(64), axis=0)) == 64
-    assert np.array_equal(agent_colours(64)[:5], agent_colours(5))
+    assert len({tuple(agent_colour(n)) for n in range(64)}) == 64
 
 
 def test_a_gif_holds_the_frames(tmp_path):
@@ -237,6 +237,39 @@ def test_every_nth_epoch_and_the_last_one_leave_a_gif(tmp_path):
     assert sorted((tmp_path / "pictures").iterdir()) == recorder.written
     for path in recorder.written:  # equal neighbours are written as one frame
         assert imageio.imread(path).shape[1:3] == (30 + 2 * 24, 100), "with two lines of returns below"
+
+
+def test_the_run_goes_on_while_an_episode_is_written(tmp_path, monkeypatch):
+    pytest.importorskip("imageio.v3")
+    played = threading.Event()
+
+    def write(path, frames, fps):
+        assert played.wait(10.0)
+        return path
+
+    class AfterTheThird(BaseCallback):
+        def on_epoch(self, stats):
+            if stats.epoch == 3:
+                played.set()
+
+    monkeypatch.setattr("parallel_agents.games.render.write_animation", write)
+    game = make_empty()
+    recorder = Recorder(game, tmp_path, every=2)
+    game.run_experiment(callbacks=[recorder, AfterTheThird()])
+    assert [path.name for path in recorder.written] == [f"episode_00000{epoch}.gif" for epoch in (2, 4, 5)]
+
+
+def test_an_episode_that_cannot_be_written_is_reported_and_the_run_goes_on(tmp_path, monkeypatch, captured_logs):
+    pytest.importorskip("imageio.v3")
+
+    def write(path, frames, fps):
+        raise OSError("no space is left")
+
+    monkeypatch.setattr("parallel_agents.games.render.write_animation", write)
+    game = make_empty()
+    assert game.run_experiment(callbacks=[Recorder(game, tmp_path, every=5)])["epochs"] == 5
+    (dropped,) = [record for record in captured_logs if record["event"] == "callback_dropped"]
+    assert (dropped["callback"], dropped["error"]) == ("Recorder", "OSError: no space is left")
 
 
 def test_a_gif_shows_the_recorded_world(tmp_path, monkeypatch):
