@@ -7,9 +7,10 @@ python -m benchmarks.run --quick        no repeats and shorter runs: shows that 
 python -m benchmarks.run engine --accept   these rows are what later runs are compared with (`benchmarks/guard.py`)
 
 A benchmark that was measured whole writes its rows to `results/rows/NAME.json` as soon as it has ended: the figures of
-the documentation come from there. `latest.json` is one run of all benchmarks on one commit. Quick runs and runs of some
-rows write `partial.json` instead and change nothing else. Each row says where it was measured. Every run that is not
-quick adds its costs to the trend (`results/trend.jsonl`), which `python -m benchmarks.guard` shows.
+the documentation come from there. Rows of another processor are kept beside them. `latest.json` is one run of all
+benchmarks on one commit. Quick runs and runs of some rows write `partial.json` instead and change nothing else. Each
+row says where it was measured. Every run that is not quick adds its costs to the trend (`results/trend.jsonl`),
+which `python -m benchmarks.guard` shows.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import importlib
 import json
 import os
 import platform
+import re
 import subprocess
 import sys
 import traceback
@@ -65,7 +67,7 @@ def main(arguments: Sequence[str] | None = None, *, results: Path = RESULTS) -> 
         own = run((pair for pair in load(name, Effort(options.quick)) if options.rows in pair[0]), where)
         records += own
         if own and not partial:
-            store(own, results / "rows" / f"{name}.json")
+            store_whole(own, results / "rows", name)
     if partial or not options.benchmarks:
         store(records, results / ("partial.json" if partial else "latest.json"))
     bad = sum(not record["good"] for record in records)
@@ -113,6 +115,24 @@ def store(records: Sequence[Record], target: Path) -> None:
     """Write rows to a file, one a line."""
     target.parent.mkdir(parents=True, exist_ok=True)
     target.write_text("[\n" + ",\n".join(json.dumps(record) for record in records) + "\n]\n")
+
+
+def store_whole(records: Sequence[Record], folder: Path, name: str) -> None:
+    """Store the rows of a whole benchmark; those of another processor stay in a file beside them."""
+    target, cpu = folder / f"{name}.json", records[0]["machine"]["cpu"]
+    if target.exists() and (before := json.loads(target.read_text())[0]["machine"]["cpu"]) != cpu:
+        target.rename(folder / _aside(name, before))
+    store(records, target)
+    (folder / _aside(name, cpu)).unlink(missing_ok=True)
+
+
+def _aside(name: str, cpu: str) -> str:
+    """Return the name of the file for rows that were measured on another processor than the last ones.
+
+    >>> _aside("kernels", "Intel(R) Xeon(R) Processor")
+    'kernels@intel-r-xeon-r-processor.json'
+    """
+    return f"{name}@{re.sub('[^a-z0-9]+', '-', cpu.lower()).strip('-')}.json"
 
 
 def measured(name: str, bench: Bench) -> list[Row]:

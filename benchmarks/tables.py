@@ -87,6 +87,11 @@ def rows_of(name: str) -> list[Record]:
     return json.loads(path.read_text()) if path.exists() else []
 
 
+def rows_aside(name: str) -> list[list[Record]]:
+    """Return the stored rows of a benchmark that were measured on other processors than the last ones."""
+    return [json.loads(path.read_text()) for path in sorted((RESULTS / "rows").glob(f"{name}@*.json"))]
+
+
 def rows_table(*benchmarks: str) -> str:
     """Return a table of ratios, goals and counted work for each of some benchmarks."""
 
@@ -127,19 +132,21 @@ def all_rows() -> str:
 def peers() -> str:
     """Return how many times as fast as its peers the whole loop is, by number of agents."""
     pattern = re.compile(r"whole loop, 8-64-64-4, batch 64, (\d+) agents(?:, (\d) cores)?: (.+) / ours")
-    runs = {name: records for name in ("kernels", "peers") if (records := rows_of(name))}
+    both = ((name, records) for name in ("kernels", "peers") for records in (rows_of(name), *rows_aside(name)))
+    runs = [(name, records) for name, records in both if records]
     ratios: dict[str, dict[int, str]] = {}
-    for record in (record for records in runs.values() for record in records):
+    for name, record in ((name, record) for name, records in runs for record in records):
         if (found := pattern.fullmatch(record["name"])) and record["ratio"] is not None:
             agents, cores, peer = found.groups()
             title = peer if cores is None else f"{peer}, {cores} core{'s' * (cores != '1')} for each side"
+            title += f" ({record['machine']['cpu']})" if rows_aside(name) else ""
             ratios.setdefault(title, {})[int(agents)] = f"{record['ratio']:.3g}"
     if not ratios:
         return "Not measured yet: `python -m benchmarks.run kernels peers`."
     sizes = sorted({agents for own in ratios.values() for agents in own})
     lines = [[title, *(own.get(agents, "") for agents in sizes)] for title, own in ratios.items()]
     header = " | ".join(["times as fast as", *(f":{agents} agents" for agents in sizes)])
-    where = "\n".join(f"- `python -m benchmarks.run {name}`. {measured(records)}" for name, records in runs.items())
+    where = "\n".join(f"- `python -m benchmarks.run {name}`. {measured(records)}" for name, records in runs)
     return f"{table(header, lines)}\n\n{where}"
 
 

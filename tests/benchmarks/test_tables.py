@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from benchmarks import tables
+from benchmarks.run import store_whole
 
 
 @pytest.mark.parametrize("page", tables.pages(), ids=lambda page: page.name)
@@ -74,3 +76,23 @@ def test_our_speed_stands_beside_those_that_were_recorded_elsewhere(monkeypatch:
 def test_a_benchmark_that_was_not_measured_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tables, "RESULTS", tmp_path)
     assert tables.rows_table("engine") == "Not measured yet: `python -m benchmarks.run engine`."
+
+
+def test_peers_are_compared_on_every_processor_that_was_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows of another processor are kept when a benchmark is measured anew, and replaced by new ones of their own."""
+
+    def record(cpu: str, ratio: float) -> dict[str, Any]:
+        where = {"commit": "0123456789abcdef", "dirty": False, "date": "2026-01-02", "versions": {}}
+        name = "whole loop, 8-64-64-4, batch 64, 8 agents, 1 cores: JAX / ours"
+        return {"name": name, "ratio": ratio, "machine": {"cpu": cpu, "cores": 2}, **where}
+
+    for cpu, ratio in (("A CPU", 1.25), ("B CPU", 1.5), ("A CPU", 1.75), ("B CPU", 2.0)):
+        store_whole([record(cpu, ratio)], tmp_path / "rows", "kernels")
+    monkeypatch.setattr(tables, "RESULTS", tmp_path)
+    lines = [line for line in tables.peers().splitlines() if line.startswith("| JAX")]
+    assert lines == [
+        "| JAX, 1 core for each side (B CPU) | 2 |",
+        "| JAX, 1 core for each side (A CPU) | 1.75 |",
+    ]
