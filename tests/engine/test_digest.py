@@ -19,7 +19,7 @@ from parallel_agents.checkpoint import Checkpointer, restore
 from parallel_agents.checkpoint.store import Manifest, Store
 from parallel_agents.core.config import merge
 from parallel_agents.core.errors import CheckpointError
-from parallel_agents.engine.digest import combined
+from parallel_agents.engine.digest import combined, digests
 from parallel_agents.env import Environment
 from tests.env.line_worlds import Line, tiny
 from tests.equivalence.worlds import Odd
@@ -285,3 +285,16 @@ def test_time_and_failures_are_not_in_the_digest() -> None:
 def test_one_digest_is_returned_as_it_is_and_several_are_combined() -> None:
     assert combined(["a"]) == "a"
     assert len({combined(["a", "b"]), combined(["b", "a"]), combined(["a"]), combined(["ab", ""])}) == 4
+
+
+@pytest.mark.parametrize("counter", ["epoch", "rounds.published", "rounds.submitted"])
+def test_how_far_a_run_has_come_is_in_the_digest(counter: str) -> None:
+    """A checkpoint whose counters do not fit each other is refused, so nothing but this compares them."""
+    game = Line(config=tiny())
+    run = game.prepare()
+    game.run_experiment(2)
+    before = digests(run)
+    owner, _, name = counter.rpartition(".")
+    part = getattr(run, owner) if owner else run
+    setattr(part, name, getattr(part, name) + 1)
+    assert digests(run) != before
