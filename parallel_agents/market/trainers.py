@@ -25,7 +25,13 @@ from numpy.typing import ArrayLike
 
 from parallel_agents.checkpoint.store import Manifest, Store
 from parallel_agents.core.config import build_section
-from parallel_agents.core.errors import CheckpointError, ConfigError, ContractError, CorruptCheckpoint
+from parallel_agents.core.errors import (
+    CheckpointError,
+    ConfigError,
+    ContractError,
+    CorruptCheckpoint,
+    ParallelAgentsError,
+)
 from parallel_agents.core.folder_lock import FolderLock, lock_folder
 from parallel_agents.core.seeding import Purpose, generator
 from parallel_agents.core.types import Array
@@ -376,7 +382,13 @@ class AgentTrainer:
             raise CorruptCheckpoint(f"a history of {len(self.history)} lines is not that of {manifest.epoch} steps")
         load(values, parts)
         if hasattr(agent, "state") and hasattr(agent, "load_state"):
-            agent.load_state(parts.get("agent", {}))
+            try:
+                agent.load_state(parts.get("agent", {}))
+            except ParallelAgentsError:
+                raise
+            except Exception as error:  # raised by the user's own load_state: older checkpoints are no better
+                name = type(agent).__name__
+                raise CheckpointError(f"{name} did not take its state: {type(error).__name__}: {error}") from error
 
 
 def require_update_policy(agent: Any) -> None:

@@ -201,6 +201,22 @@ def test_damaged_or_unfitting_checkpoint_is_refused(tmp_path):
         create_importance_sampling_trainer("x", **SHORT).resume(external_agent(), Street())
 
 
+def test_an_error_in_load_state_of_an_agent_does_not_cost_the_newest_checkpoint(tmp_path):
+    class Renamed(RunningMeans):
+        def state(self):
+            return {"sums": self.sums}
+
+        def load_state(self, state):
+            raise KeyError("totals")
+
+    options = {**SHORT, "checkpoint_every": 2}
+    create_importance_sampling_trainer("x", folder=tmp_path, **options).train(Renamed(), Street(), episodes=6)
+    with pytest.raises(CheckpointError, match="Renamed did not take its state: KeyError: 'totals'") as caught:
+        create_importance_sampling_trainer("x", folder=tmp_path, **options).resume(Renamed(), Street())
+    assert not isinstance(caught.value, CorruptCheckpoint)
+    assert Store(tmp_path).newest_good()[0].epoch == 6
+
+
 # -- configuration --------------------------------------------------------------------------------------------
 
 
