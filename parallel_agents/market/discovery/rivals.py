@@ -11,8 +11,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from itertools import product
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,6 +26,7 @@ from parallel_agents.market.discovery.competition import (
     price_by_hour,
     price_by_period,
 )
+from parallel_agents.market.discovery.day_levels import DayLevels, fit_days
 from parallel_agents.market.discovery.estimation import (
     Estimate,
     Fit,
@@ -49,10 +48,7 @@ _LARGEST_STEP = 0.5  # of a log bid
 _CLOSE = 1e-4  # steps are Newton's: the next one would be its square
 _INFORMATIVE = 10.0  # precision of a level, beside 1 of its prior
 _VAGUE = 1e-3  # precision of what nothing is known of before
-_MEMORIES = np.array([0.0, 0.4, 0.6, 0.75, 0.85, 0.92, 0.97])  # share of the drift that is left a day later
-_STEPS_OF_DRIFT = np.geomspace(0.008, 0.4, 36)  # closer to each other than 70 days can tell apart
 _CLEAR = 0.3  # the lowest mean silhouette at which periods are said to fall into groups
-_OTHER_NOISE = (0.0, 0.02, 0.05, 0.1)  # of one rival and day, beyond that of sampling
 
 
 @dataclass(frozen=True, eq=False)
@@ -550,121 +546,33 @@ class _Daily:
 def _fit_days(ads: AdHistory, known: _Rivals) -> _Daily:
     """Fit the levels of days: a landscape's level, reactions to the day before, a drift that all rivals share, noise.
 
-    The drift keeps a share of itself from one day to the next. That share, its steps and the noise are averaged over
-    their restricted likelihood: few days tell none of them well. Reactions are to the past, so the likelihood holds
-    although a rival's spend follows from its earlier levels. A rival whose levels the model explains less well than the
-    others' (its spend is known from rates only) has wider errors.
+    Reactions are to the past, so the likelihood holds although a rival's spend follows from its earlier levels.
     """
     groups = known.groups
     our_shock = np.nan_to_num(ads.log_bid - np.nanmean(ads.log_bid, axis=0)).mean(axis=1)
     own_levels = dummies(known.group, groups)
-    designs = [np.hstack([own_levels, _causes(ads, known, r, our_shock)]) for r in known.bidding]
-    daily, size = [b.days for b in known.bidding.values()], designs[0].shape[1]
-    centre = float(np.mean([fit.values.mean() for fit in daily]))
-    by_noise = [_DayLevels.of(known, daily, designs, centre, noise) for noise in _OTHER_NOISE]
-    drifts = [_Drift.of(ads.days, *own, known.common) for own in product(_MEMORIES, _STEPS_OF_DRIFT)]
-    tried = [levels.fit(drift) for levels in by_noise for drift in drifts]
-    whole, share = Fit.averaged([one.fit for one in tried], [one.log_likelihood for one in tried])
-    best = max(tried, key=lambda one: one.log_likelihood)
-    excess = best.data.excess(best.fit.values, best.drift)
+    days = {r: b.days for r, b in known.bidding.items()}
+    centre = float(np.mean([fit.values.mean() for fit in days.values()]))
+    found = fit_days(
+        [
+            DayLevels(
+                Fit(days[r].values - centre, days[r].covariance),
+                b.met,
+                np.hstack([own_levels, _causes(ads, known, r, our_shock)]),
+            )
+            for r, b in known.bidding.items()
+        ],
+        known.common,
+    )
     levels, reactions = {}, {}
-    for i, (r, b) in enumerate(known.bidding.items()):
-        free = max(int(b.met.sum()) - size, 2)
-        wide = student_factor(free) ** 2 * max(excess[i] / free, 1.0)
-        own = whole.block(i * size, np.eye(size))
-        fit = Fit(own.values, own.covariance * wide)
-        found = fit.block(0, np.eye(groups))
-        levels[r], reactions[r] = Fit(centre + found.values, found.covariance), fit.block(groups, np.eye(size - groups))
-    steps = np.array([math.log(one.drift.step) for one in tried])
-    log_step = float(share @ steps)
-    error = math.sqrt(float(share @ (steps - log_step) ** 2))
+    for r, own in zip(days, found.effects, strict=True):
+        level = own.block(0, np.eye(groups))
+        levels[r] = Fit(centre + level.values, level.covariance)
+        reactions[r] = own.block(groups, np.eye(len(own.values) - groups))
     source = "daily levels of all rivals: steps of the drift they share"
-    return _Daily(levels, reactions, Estimate.from_log(log_step, error, count=ads.days, source=source))
-
-
-@dataclass(frozen=True, eq=False)
-class _DayLevels:
-    """Levels of days of all rivals, with one assumption on their noise: what every drift is fitted to.
-
-    By rival: precision (D, D), design (D, p) and level (D,) less the centre. The rest are sums over rivals.
-    """
-
-    precisions: list[Floats]
-    designs: list[Floats]
-    y: list[Floats]
-    log_size: float  # of all precisions
-    x_side: Floats  # (D, M · p)
-    y_side: Floats  # (D,)
-    total: Floats  # (D, D)
-    xx: Floats
-    xy: Floats
-    yy: float
-
-    @classmethod
-    def of(cls, known: _Rivals, daily: list[Fit], designs: list[Floats], centre: float, noise: float) -> _DayLevels:
-        """Return the levels, each day of a rival with some noise beyond that of sampling."""
-        precisions, log_size, days = [], 0.0, len(known.group)
-        for fit, b in zip(daily, known.bidding.values(), strict=True):
-            there, precision = np.flatnonzero(b.met), np.zeros((days, days))
-            inner = fit.covariance[np.ix_(there, there)] + (noise**2 + 1e-8) * np.eye(len(there))
-            precision[np.ix_(there, there)] = np.linalg.inv(inner)
-            log_size -= float(np.linalg.slogdet(inner)[1])
-            precisions.append(precision)
-        y = [fit.values - centre for fit in daily]
-        x_side = np.hstack([s @ x for s, x in zip(precisions, designs, strict=True)])
-        y_side = np.sum([s @ v for s, v in zip(precisions, y, strict=True)], axis=0)
-        xx, xy, yy, size = np.zeros((x_side.shape[1],) * 2), np.zeros(x_side.shape[1]), 0.0, designs[0].shape[1]
-        for i, (s, x, v) in enumerate(zip(precisions, designs, y, strict=True)):
-            block = slice(i * size, (i + 1) * size)
-            xx[block, block], xy[block] = x.T @ s @ x, x.T @ s @ v
-            yy += float(v @ s @ v)
-        total = np.sum(precisions, axis=0)
-        return cls(precisions, designs, y, log_size, x_side, y_side, total, xx, xy, yy)
-
-    def fit(self, drift: _Drift) -> _DriftFit:
-        """Fit levels of landscapes and reactions with one drift."""
-        inner = np.linalg.inv(drift.precision + self.total)  # the drift's covariance given the levels
-        info = self.xx - self.x_side.T @ inner @ self.x_side + _VAGUE * np.eye(len(self.xx))
-        covariance = np.asarray(np.linalg.inv(info), np.float64)
-        side = self.xy - self.x_side.T @ inner @ self.y_side
-        beta = covariance @ side
-        rest = self.yy - float(self.y_side @ inner @ self.y_side) - float(side @ beta)
-        log_size = self.log_size - drift.log_size + float(np.linalg.slogdet(inner)[1])
-        log_likelihood = 0.5 * (log_size - float(np.linalg.slogdet(info)[1]) - rest)
-        return _DriftFit(self, drift, Fit(beta, covariance), log_likelihood)
-
-    def excess(self, beta: Floats, drift: _Drift) -> list[float]:
-        """Return by rival the squared distance of its levels from a fit, in units of their errors."""
-        inner = np.linalg.inv(drift.precision + self.total)
-        left = [
-            v - x @ b - inner @ (self.y_side - self.x_side @ beta)
-            for v, x, b in zip(self.y, self.designs, np.split(beta, len(self.y)), strict=True)
-        ]
-        return [float(v @ s @ v) for v, s in zip(left, self.precisions, strict=True)]
-
-
-class _Drift(NamedTuple):
-    """A drift that all rivals share: its daily steps, and its precision (D, D)."""
-
-    step: float
-    precision: Floats
-    log_size: float  # of its covariance
-
-    @classmethod
-    def of(cls, days: int, memory: float, step: float, common: Floats | None) -> _Drift:
-        """Return a drift; `common` (D, D) is the covariance of other errors that the levels of all rivals share."""
-        gap = np.abs(np.arange(days)[:, None] - np.arange(days))
-        covariance = step**2 / (1.0 - memory**2) * memory**gap + (0.0 if common is None else common)
-        return cls(step, np.linalg.inv(covariance), float(np.linalg.slogdet(covariance)[1]))
-
-
-class _DriftFit(NamedTuple):
-    """Levels of landscapes and reactions of all rivals (M · p), fitted with one drift and one noise of levels."""
-
-    data: _DayLevels
-    drift: _Drift
-    fit: Fit
-    log_likelihood: float
+    return _Daily(
+        levels, reactions, Estimate.from_log(found.log_step, found.log_step_error, count=ads.days, source=source)
+    )
 
 
 def _causes(ads: AdHistory, known: _Rivals, r: int, our_shock: Floats) -> Floats:
