@@ -30,7 +30,9 @@ from parallel_agents.market.discovery.estimation import (
 from parallel_agents.market.discovery.export_reader import Export
 from parallel_agents.market.discovery.patterns import Campaign, Mechanism
 
-_MEMORIES = np.array([0.0, 0.3, 0.5, 0.6, 0.7, 0.75, 0.8, 0.85, 0.9, 0.95, 0.98])  # of impressions, a day later
+_LONGEST_MEMORY = 0.98  # of impressions, a day later
+_MEMORIES, _ZOOMS = 15, 3  # memories tried at a time; how often among those around the likely ones
+_UNLIKELY = 8.0  # a log likelihood that much below the largest has no weight
 _OFTEN = 5  # prices alike by chance are fewer
 _SAME_PRICE = 0.005  # relative error of a single price beyond that of quality: prices are in whole cents
 
@@ -259,16 +261,21 @@ class Creatives:
 def fit_creatives(ads: AdHistory) -> Creatives:
     """Fit clicks per impression as creative × position × exp(−fatigue · remembered impressions).
 
-    How long users remember is averaged over its likelihood; quality is that of the most likely memory.
+    How long users remember is averaged over its likelihood, at memories closer to each other than the export can tell
+    apart; quality is that of the most likely memory.
     """
     count, places = len(ads.creatives), int(ads.position.max()) + 1
     x = np.hstack([dummies(ads.creative, count), dummies(ads.position, places, drop=0)])
-    fits, likelihoods = [], []
-    for memory in _MEMORIES:
-        worn = np.column_stack([x, -ads.remembered(memory)[ads.day, ads.creative]])
-        fits.append(fit_poisson(worn, ads.clicks, ads.impressions, np.ones(len(x)), np.arange(len(x))))
-        eta = worn @ fits[-1].values
-        likelihoods.append(float(ads.clicks @ eta - ads.impressions @ np.exp(eta)))
+    low, high = 0.0, _LONGEST_MEMORY
+    for _ in range(_ZOOMS):
+        memories, fits, likelihoods = np.linspace(low, high, _MEMORIES), [], []
+        for memory in memories:
+            worn = np.column_stack([x, -ads.remembered(memory)[ads.day, ads.creative]])
+            fits.append(fit_poisson(worn, ads.clicks, ads.impressions, np.ones(len(x)), np.arange(len(x))))
+            eta = worn @ fits[-1].values
+            likelihoods.append(float(ads.clicks @ eta - ads.impressions @ np.exp(eta)))
+        likely = np.flatnonzero(np.array(likelihoods) > max(likelihoods) - _UNLIKELY)
+        low, high = memories[max(likely[0] - 1, 0)], memories[min(likely[-1] + 1, _MEMORIES - 1)]
     average, share = Fit.averaged(fits, likelihoods)
     best = int(share.argmax())
     fit = Fit(fits[best].values, average.covariance)
@@ -295,10 +302,10 @@ def fit_creatives(ads: AdHistory) -> Creatives:
         fatigue=average.estimate(
             -1,
             count=ads.clicks.sum(),
-            source=f"clicks by impressions per user, of which {_MEMORIES[best]:.0%} are remembered a day later",
+            source=f"clicks by impressions per user, of which {memories[best]:.0%} are remembered a day later",
         ),
         wear=Fit(np.append(fit.values[:count] - np.log(rates.mean()), fit.values[-1]), wear.covariance),
-        remembered=ads.remembered(_MEMORIES[best]),
+        remembered=ads.remembered(memories[best]),
         live=np.logical_or.accumulate(shown) & np.logical_or.accumulate(shown[::-1])[::-1],
     )
 

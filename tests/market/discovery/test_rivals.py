@@ -1,13 +1,15 @@
-"""The chances that rivals are fitted by, against played auctions, and what the reports do not show."""
+"""The chances that rivals are fitted by, against played auctions, what creatives wear, and what reports do not show."""
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from parallel_agents.market.discovery import Vocabulary
 from parallel_agents.market.discovery.click_history import read_history
-from parallel_agents.market.discovery.competition import AdHistory, read_ad_history
+from parallel_agents.market.discovery.competition import AdHistory, fit_creatives, read_ad_history
 from parallel_agents.market.discovery.export_reader import open_export
 from parallel_agents.market.discovery.rivals import _chances, _top
 
@@ -57,3 +59,15 @@ def test_auctions_are_not_lost_where_we_won_no_impression(ads):
     by_hour = ads.hourly_auctions.sum(axis=1)
     assert (ads.hourly_auctions[:, :, 0][~unseen[:, 0]] > 0.0).all()
     np.testing.assert_allclose(by_hour[~unseen], ads.auctions[~unseen], rtol=0.15)
+
+
+def test_fatigue_is_covered_however_well_the_export_tells_how_long_users_remember(ads, rng):
+    """With thirty times the impressions, the likely memories are closer together than any fixed steps."""
+    shown, fatigue, held = 30.0 * ads.impressions, 0.3, []
+    worn = np.exp(-fatigue * ads.remembered(0.823)[ads.day, ads.creative])
+    for _ in range(20):
+        clicks = rng.poisson(shown * 0.05 * worn).astype(np.float64)
+        found = fit_creatives(replace(ads, impressions=shown, clicks=clicks)).fatigue
+        assert found.high - found.low < 0.05
+        held.append(found.low < fatigue < found.high)
+    assert np.mean(held) > 0.75
