@@ -20,7 +20,8 @@ from parallel_agents.market.discovery.estimation import Fit, Floats, student_fac
 _VAGUE = 1e-3  # precision of what nothing is known of before
 _MEMORIES = np.array([0.0, 0.4, 0.6, 0.75, 0.85, 0.92, 0.97])  # share of the drift that is left a day later
 _STEPS_OF_DRIFT = np.geomspace(0.008, 0.4, 36)  # closer to each other than 70 days can tell apart
-_OTHER_NOISE = (0.0, 0.02, 0.05, 0.1)  # of one rival and day, beyond that of sampling
+_OTHER_NOISE = (0.0, *np.geomspace(0.005, 0.2, 16))  # of one rival and day, beyond that of sampling
+_NOISE_ROUNDS = 10  # two or three are enough
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,33 +44,46 @@ class DayFit(NamedTuple):
 def fit_days(rivals: Sequence[DayLevels], common: Floats | None) -> DayFit:
     """Fit causes, drift and noise; `common` (D, D) is the covariance of other errors that the levels of all share.
 
-    Memory, step and noise are averaged over their restricted likelihood: few days tell none of them well. A rival whose
-    levels the model explains less well than the others' has wider errors.
+    Memory and step of the drift are averaged over their restricted likelihood: few days tell neither of them well. Each
+    rival has its own noise, the likeliest: one whose levels follow from the causes less well tells less of the drift.
     """
-    by_noise = [_joined([_sums(rival, noise) for rival in rivals]) for noise in _OTHER_NOISE]
     drifts = [_Drift.of(len(rivals[0].met), *own, common) for own in product(_MEMORIES, _STEPS_OF_DRIFT)]
-    tried = [(sums, drift, *_fit(sums, drift)) for sums in by_noise for drift in drifts]
-    likelihoods = [one[-1] for one in tried]
-    whole, share = Fit.averaged([one[2] for one in tried], likelihoods)
-    sums, drift, fit, _ = tried[int(np.argmax(likelihoods))]
-    excess = _excess(rivals, sums, drift, fit.values)
+    sums = _likeliest([[_sums(rival, noise) for noise in _OTHER_NOISE] for rival in rivals], drifts)
+    tried = [_fit(sums, drift) for drift in drifts]
+    whole, share = Fit.averaged([fit for fit, _ in tried], [likelihood for _, likelihood in tried])
     effects, start = [], 0
-    for rival, distance in zip(rivals, excess, strict=True):
+    for rival in rivals:
         size = rival.design.shape[1]
-        free = max(int(rival.met.sum()) - size, 2)
         own = whole.block(start, np.eye(size))
-        effects.append(Fit(own.values, own.covariance * (student_factor(free) ** 2 * max(distance / free, 1.0))))
+        effects.append(Fit(own.values, own.covariance * student_factor(int(rival.met.sum()) - size) ** 2))
         start += size
-    log_steps = np.log([drift.step for _, drift, *_ in tried])
+    log_steps = np.log([drift.step for drift in drifts])
     log_step = float(share @ log_steps)
     return DayFit(effects, log_step, float(np.sqrt(share @ (log_steps - log_step) ** 2)))
+
+
+def _likeliest(by_noise: Sequence[Sequence[_Sums]], drifts: Sequence[_Drift]) -> _Sums:
+    """Return the sums over rivals, each at the noise that is likeliest with that of the others and the likeliest drift.
+
+    by_noise: the sums of every rival at every noise.
+    """
+    chosen = [own[0] for own in by_noise]
+    for _ in range(_NOISE_ROUNDS):
+        before, sums = list(chosen), _joined(chosen)
+        drift = max(drifts, key=lambda one: _fit(sums, one)[1])
+        for i, own in enumerate(by_noise):
+            with_others = [_joined([*chosen[:i], one, *chosen[i + 1 :]]) for one in own]
+            chosen[i] = own[int(np.argmax([_fit(sums, drift)[1] for sums in with_others]))]
+        if all(one is other for one, other in zip(chosen, before, strict=True)):
+            break
+    return _joined(chosen)
 
 
 class _Sums(NamedTuple):
     """What the likelihood of every drift is made of, of one rival, or of all with p the number of all causes."""
 
-    precisions: list[Floats]  # by rival (D, D): of its levels about drift and causes
-    log_size: float  # of the precisions
+    precision: Floats  # (D, D): of levels about drift and causes
+    log_size: float  # of the precision
     x_side: Floats  # (D, p): precision · design
     y_side: Floats  # (D,): precision · levels
     xx: Floats  # (p, p)
@@ -86,7 +100,7 @@ def _sums(rival: DayLevels, noise: float) -> _Sums:
     log_size = -float(np.linalg.slogdet(inner)[1])
     x_side, y_side = precision @ x, precision @ y
     return _Sums(
-        [precision], log_size, x_side, y_side, x.T @ precision @ x, x.T @ precision @ y, float(y @ precision @ y)
+        precision, log_size, x_side, y_side, x.T @ precision @ x, x.T @ precision @ y, float(y @ precision @ y)
     )
 
 
@@ -98,7 +112,7 @@ def _joined(parts: Sequence[_Sums]) -> _Sums:
         block = slice(end - len(part.xy), end)
         xx[block, block] = part.xx
     return _Sums(
-        [part.precisions[0] for part in parts],
+        np.sum([part.precision for part in parts], axis=0),
         sum(part.log_size for part in parts),
         np.hstack([part.x_side for part in parts]),
         np.sum([part.y_side for part in parts], axis=0),
@@ -124,8 +138,8 @@ class _Drift(NamedTuple):
 
 
 def _fit(sums: _Sums, drift: _Drift) -> tuple[Fit, float]:
-    """Return the effects (p,) of all causes with one noise and one drift, and their restricted log likelihood."""
-    inner = np.linalg.inv(drift.precision + np.sum(sums.precisions, axis=0))  # the drift's covariance given the levels
+    """Return the effects (p,) of all causes with one drift, and the restricted log likelihood of drift and noise."""
+    inner = np.linalg.inv(drift.precision + sums.precision)  # the drift's covariance given the levels
     info = sums.xx - sums.x_side.T @ inner @ sums.x_side + _VAGUE * np.eye(len(sums.xx))
     covariance = np.asarray(np.linalg.inv(info), np.float64)
     side = sums.xy - sums.x_side.T @ inner @ sums.y_side
@@ -133,12 +147,3 @@ def _fit(sums: _Sums, drift: _Drift) -> tuple[Fit, float]:
     rest = sums.yy - float(sums.y_side @ inner @ sums.y_side) - float(side @ effects)
     log_size = sums.log_size - drift.log_size + float(np.linalg.slogdet(inner)[1])
     return Fit(effects, covariance), 0.5 * (log_size - float(np.linalg.slogdet(info)[1]) - rest)
-
-
-def _excess(rivals: Sequence[DayLevels], sums: _Sums, drift: _Drift, effects: Floats) -> list[float]:
-    """Return by rival the squared distance of its levels from a fit, in units of their errors."""
-    inner = np.linalg.inv(drift.precision + np.sum(sums.precisions, axis=0))
-    drifted = inner @ (sums.y_side - sums.x_side @ effects)
-    own = np.split(effects, np.cumsum([rival.design.shape[1] for rival in rivals])[:-1])
-    left = [rival.levels.values - rival.design @ b - drifted for rival, b in zip(rivals, own, strict=True)]
-    return [float(v @ s @ v) for v, s in zip(left, sums.precisions, strict=True)]
