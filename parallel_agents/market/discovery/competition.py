@@ -234,14 +234,16 @@ class Creatives:
     rate: dict[str, Estimate]
     position: tuple[Estimate, ...]
     fatigue: Estimate
-    wear: Fit  # (C + 1): log rates about the log of their mean, and the fatigue
+    wear: Fit  # (C + 2): log rates about the log of their mean, the fatigue, and how far the likely memory is off
     remembered: Floats  # (D, C): impressions before this day that users remember, per user
+    by_memory: Floats  # (D, C): what a longer memory adds to the wear, per unit of memory
     live: NDArray[np.bool_]  # (D, J, C): where the creative was in use
 
     @property
     def quality(self) -> Floats:
         """The log quality (D, C) of the creatives, worn as they were on the day."""
-        return np.asarray(self.wear.values[:-1] - self.wear.values[-1] * self.remembered)
+        rates, (fatigue, memory) = self.wear.values[:-2], self.wear.values[-2:]
+        return np.asarray(rates - fatigue * self.remembered - memory * self.by_memory)
 
     @property
     def mean_quality(self) -> Floats:
@@ -262,7 +264,7 @@ def fit_creatives(ads: AdHistory) -> Creatives:
     """Fit clicks per impression as creative × position × exp(−fatigue · remembered impressions).
 
     How long users remember is averaged over its likelihood, at memories closer to each other than the export can tell
-    apart; quality is that of the most likely memory.
+    apart; quality is that of the most likely memory, whose error is one of its own.
     """
     count, places = len(ads.creatives), int(ads.position.max()) + 1
     x = np.hstack([dummies(ads.creative, count), dummies(ads.position, places, drop=0)])
@@ -271,8 +273,9 @@ def fit_creatives(ads: AdHistory) -> Creatives:
         memories, fits, likelihoods = np.linspace(low, high, _MEMORIES), [], []
         for memory in memories:
             worn = np.column_stack([x, -ads.remembered(memory)[ads.day, ads.creative]])
-            fits.append(fit_poisson(worn, ads.clicks, ads.impressions, np.ones(len(x)), np.arange(len(x))))
-            eta = worn @ fits[-1].values
+            fit = fit_poisson(worn, ads.clicks, ads.impressions, np.ones(len(x)), np.arange(len(x)))
+            fits.append(Fit(np.append(fit.values, memory), np.pad(fit.covariance, (0, 1))))
+            eta = worn @ fit.values
             likelihoods.append(float(ads.clicks @ eta - ads.impressions @ np.exp(eta)))
         likely = np.flatnonzero(np.array(likelihoods) > max(likelihoods) - _UNLIKELY)
         low, high = memories[max(likely[0] - 1, 0)], memories[min(likely[-1] + 1, _MEMORIES - 1)]
@@ -283,10 +286,11 @@ def fit_creatives(ads: AdHistory) -> Creatives:
     by_position = np.bincount(ads.position, ads.clicks, places)
     positions = fit.block(count, np.eye(places)[:, 1:])
     rates = np.exp(fit.values[:count])
-    relative = np.zeros((count + 1, len(fit.values)))
+    relative = np.zeros((count + 2, len(fit.values)))
     relative[:count, :count] = np.eye(count) - rates / rates.sum()
-    relative[-1, -1] = 1.0
-    wear = fit.combine(relative)
+    relative[-2:, -2:] = np.eye(2)
+    wear, memory, step = fit.combine(relative), fit.values[-1], 1e-5
+    longer = (ads.remembered(memory + step) - ads.remembered(memory - step)) / (2.0 * step)
     # in use from its first to its last impression: on a day between, a weak creative may have lost every auction
     shown = np.zeros((*ads.auctions.shape, count), np.bool_)
     shown[ads.day, ads.campaign, ads.creative] = True
@@ -300,12 +304,13 @@ def fit_creatives(ads: AdHistory) -> Creatives:
             for i in range(places)
         ),
         fatigue=average.estimate(
-            -1,
+            -2,
             count=ads.clicks.sum(),
-            source=f"clicks by impressions per user, of which {memories[best]:.0%} are remembered a day later",
+            source=f"clicks by impressions per user, of which {memory:.0%} are remembered a day later",
         ),
-        wear=Fit(np.append(fit.values[:count] - np.log(rates.mean()), fit.values[-1]), wear.covariance),
-        remembered=ads.remembered(memories[best]),
+        wear=Fit(np.append(fit.values[:count] - np.log(rates.mean()), [fit.values[-2], 0.0]), wear.covariance),
+        remembered=ads.remembered(memory),
+        by_memory=fit.values[-2] * longer,
         live=np.logical_or.accumulate(shown) & np.logical_or.accumulate(shown[::-1])[::-1],
     )
 
@@ -389,8 +394,9 @@ def _reserve(ads: AdHistory, creatives: Creatives, clicked: NDArray[np.bool_], m
 
     Prices are the same if they differ by no more than the errors of quality explain.
     """
-    creative = ads.creative[clicked]
-    x = np.column_stack([dummies(creative, len(ads.creatives)), -creatives.remembered[ads.day[clicked], creative]])
+    place = ads.day[clicked], ads.creative[clicked]
+    rates = dummies(place[1], len(ads.creatives))
+    x = np.column_stack([rates, -creatives.remembered[place], -creatives.by_memory[place]])
     price = np.log(ads.cost[clicked] / ads.clicks[clicked])
     if mechanism == "first_price":  # where we pay our own bid, a price shows nothing but that it was enough
         lowest = float(np.exp((price + x @ creatives.wear.values).min()))

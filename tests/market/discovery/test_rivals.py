@@ -71,3 +71,16 @@ def test_fatigue_is_covered_however_well_the_export_tells_how_long_users_remembe
         assert found.high - found.low < 0.05
         held.append(found.low < fatigue < found.high)
     assert np.mean(held) > 0.75
+
+
+def test_errors_of_the_quality_of_creatives_follow_the_directions_of_its_variants(ads, rng):
+    """Fatigue and memory are uncertain together: what no variant explains is less than the price of a click is rounded."""
+    truth, rounding, distance = -0.3 * ads.remembered(0.823), 0.005, []
+    for _ in range(12):
+        clicks = rng.poisson(ads.impressions * 0.05 * np.exp(truth[ads.day, ads.creative])).astype(np.float64)
+        found = fit_creatives(replace(ads, clicks=clicks))
+        apart = np.array([(own.quality - found.quality).ravel() for own in found.variants()])
+        off = (found.quality - truth).ravel()
+        unexplained = np.linalg.inv(apart.T @ apart + rounding**2 * np.eye(len(off)))
+        distance.append(off @ unexplained @ off)
+    assert np.median(distance) < 2.0 * len(apart)
