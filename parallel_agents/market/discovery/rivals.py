@@ -48,6 +48,7 @@ _LARGEST_STEP = 0.5  # of a log bid
 _CLOSE = 1e-4  # steps are Newton's: the next one would be its square
 _INFORMATIVE = 10.0  # precision of a level, beside 1 of its prior
 _VAGUE = 1e-3  # precision of what nothing is known of before
+_BIDS_TRIED = np.linspace(-4.0, 4.0, 81)  # deviations of a bid from its mean
 _CLEAR = 0.3  # the lowest mean silhouette at which periods are said to fall into groups
 
 
@@ -102,7 +103,7 @@ def fit_competition(
     movement = Estimate.zero(0, "nothing known of rivals")
     if bidding:
         shading = _fit_shading(ads, bidding, campaigns)
-        daily = _fit_days(ads, known)
+        daily = _fit_days(ads, known, _our_shocks(ads, known, creatives, reserve).mean(axis=1))
         if not np.isfinite(ads.rival_shown).any():
             notes.append("pacing of rivals: the auction insights hold no impression share of theirs; assumed none")
         competitors = {
@@ -543,13 +544,35 @@ class _Daily:
     step: Estimate
 
 
-def _fit_days(ads: AdHistory, known: _Rivals) -> _Daily:
+def _our_shocks(ads: AdHistory, known: _Rivals, creatives: Creatives, reserve: Floats) -> Floats:
+    """Return by how much our log bids (D, J) of a day exceed their mean; 0 where nothing shows a bid.
+
+    A campaign that won no impression shows no bid, and it bid little then. How little follows from how often rivals
+    ranked above us: the mean over that likelihood, about bids as they are known to vary.
+    """
+    mean, spread, log_bid = np.nanmean(ads.log_bid, axis=0), np.nanstd(ads.log_bid, axis=0), ads.log_bid.copy()
+    day, campaign = place = np.nonzero(~np.isfinite(log_bid) & np.isfinite(mean) & (ads.met.sum(axis=2) > 0.0))
+    tried = mean[campaign] + np.multiply.outer(_BIDS_TRIED, spread[campaign])
+    log_likelihood = np.tile(-0.5 * _BIDS_TRIED[:, None] ** 2, len(day))
+    for i, bids in enumerate(tried):
+        log_bid[place] = bids
+        auctions = _Auctions.of(replace(ads, log_bid=log_bid), creatives, reserve, known.hours)
+        for r, b in known.bidding.items():
+            above, met = ads.above[*place, r], ads.met[*place, r]
+            chance = auctions.chances(day, campaign, b.level[place], b.spread)[0][:, 0]
+            log_likelihood[i] += above * np.log(chance) + (met - above) * np.log1p(-chance)
+    share = np.exp(log_likelihood - log_likelihood.max(axis=0))
+    log_bid[place] = (share * tried).sum(axis=0) / share.sum(axis=0)
+    return np.asarray(np.nan_to_num(log_bid - np.nanmean(log_bid, axis=0)))
+
+
+def _fit_days(ads: AdHistory, known: _Rivals, our_shock: Floats) -> _Daily:
     """Fit the levels of days: a landscape's level, reactions to the day before, a drift that all rivals share, noise.
 
-    Reactions are to the past, so the likelihood holds although a rival's spend follows from its earlier levels.
+    our_shock (D,): by how much we bid more than usual. Reactions are to the past, so the likelihood holds although a
+    rival's spend follows from its earlier levels.
     """
     groups = known.groups
-    our_shock = np.nan_to_num(ads.log_bid - np.nanmean(ads.log_bid, axis=0)).mean(axis=1)
     own_levels = dummies(known.group, groups)
     days = {r: b.days for r, b in known.bidding.items()}
     centre = float(np.mean([fit.values.mean() for fit in days.values()]))

@@ -11,7 +11,7 @@ from parallel_agents.market.discovery import Vocabulary
 from parallel_agents.market.discovery.click_history import read_history
 from parallel_agents.market.discovery.competition import AdHistory, fit_creatives, read_ad_history
 from parallel_agents.market.discovery.export_reader import open_export
-from parallel_agents.market.discovery.rivals import _chances, _top
+from parallel_agents.market.discovery.rivals import _Auctions, _chances, _our_shocks, _Rivals, _top
 
 PLAYED = 200_000
 
@@ -71,6 +71,23 @@ def test_fatigue_is_covered_however_well_the_export_tells_how_long_users_remembe
         assert found.high - found.low < 0.05
         held.append(found.low < fatigue < found.high)
     assert np.mean(held) > 0.75
+
+
+def test_bids_of_days_without_an_impression_follow_from_how_often_rivals_were_above_us(ads):
+    """Bids that are known are hidden: they are found again, the low ones too."""
+    creatives, reserve = fit_creatives(ads), np.full(len(ads.campaigns), 0.05)
+    landscape = np.arange(ads.days) // 14
+    rivals = _Rivals.of(ads, _Auctions.of(ads, creatives, reserve, None), landscape, 5)
+    hidden = np.isfinite(ads.log_bid) & (np.arange(ads.days) % 4 == 0)[:, None]
+    found = _our_shocks(replace(ads, log_bid=np.where(hidden, np.nan, ads.log_bid)), rivals, creatives, reserve)
+    truth = ads.log_bid - np.nanmean(ads.log_bid, axis=0)
+    off = (found - truth)[hidden] - np.median((found - truth)[hidden])
+    assert hidden.sum() > 40
+    assert np.median(np.abs(off)) < 0.15
+    assert np.corrcoef(found[hidden], truth[hidden])[0, 1] > 0.9
+    never = ~np.isfinite(ads.log_bid)
+    assert never.sum() > 20
+    assert found[never].mean() < -0.3  # unseen bids were low
 
 
 def test_errors_of_the_quality_of_creatives_follow_the_directions_of_its_variants(ads, rng):
