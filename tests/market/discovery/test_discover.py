@@ -279,9 +279,6 @@ def test_intervals_of_the_competition_cover_in_an_export():
     assert half < whole - 0.1
 
 
-_NARROW = pytest.mark.xfail(reason="84 % and 70 % of 50 exports were covered; since then not counted", strict=False)
-
-
 @pytest.fixture(scope="module")
 def fifty_exports():
     return competition_hits(range(50))
@@ -289,10 +286,7 @@ def fifty_exports():
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
-@pytest.mark.parametrize(
-    "family_name",
-    [pytest.param(n, marks=_NARROW) if n in ("fatigue", "volatility") else n for n in _COMPETITION],
-)
+@pytest.mark.parametrize("family_name", _COMPETITION)
 def test_intervals_of_the_competition_cover_over_fifty_exports(fifty_exports, family_name):
     """90 % intervals contain the hidden truth in at least 85 %; half as wide they cover less."""
     whole, half = np.mean(fifty_exports[family_name], axis=0)
