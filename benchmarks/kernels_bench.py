@@ -83,7 +83,7 @@ def _update(
 
 def _loop(effort: Effort, agents: int, cores: int, goal: float) -> tuple[str, Bench]:
     name = f"whole loop, 8-64-64-4, batch 64, {agents} agents, {cores} cores: JAX / ours"
-    epochs = effort.of(max(20, 320 // agents), 2)  # a call of ours ends with a digest: it should not weigh
+    epochs = effort.of(max(40, 1600 // agents), 2)  # about a second: how a call begins and ends should not weigh
     words = f"{epochs} epochs of {TURNS} turns, each followed by {UPDATES} updates of {agents} agents"
     asked = {
         "what": "loop", "agents": agents, "sizes": SMALL, "batch": BATCH, "updates": UPDATES, "turns": TURNS,

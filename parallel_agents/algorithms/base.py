@@ -108,6 +108,9 @@ class AlgorithmSpec(Protocol):
 
     # how it learns
 
+    def ready(self, ring: Ring) -> Array:
+        """Return (N,) bool, True where an agent has enough rows to learn from."""
+
     def snapshot(
         self,
         ring: Ring,

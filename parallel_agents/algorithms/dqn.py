@@ -271,6 +271,10 @@ class QLearningSpec:
         """Return nothing: values of stored states are computed when they are learned from."""
         return {}
 
+    def ready(self, ring: Ring) -> Array:
+        """Return (N,) bool, True where an agent has at least `learning_starts` rows."""
+        return np.asarray(ring.sizes() >= max(1, self.learning_starts))
+
     def snapshot(
         self,
         ring: Ring,
@@ -304,8 +308,7 @@ class QLearningSpec:
             beside = {name: np.stack([getattr(drawn, name) for drawn in by_priority]) for name in ("weights", "places")}
         else:
             serials = ring.serials(draws[:, 0])
-        ready = ring.sizes() >= max(1, self.learning_starts)
-        return Snapshot(round_, {**self._gather(ring, serials, gammas), **beside, "ready": ready})
+        return Snapshot(round_, {**self._gather(ring, serials, gammas), **beside, "ready": self.ready(ring)})
 
     def _gather(self, ring: Ring, serials: Array, gammas: Array) -> dict[str, Array]:
         """Return the columns that the learner reads of the drawn transitions (N, K)."""
@@ -399,8 +402,11 @@ class DQNLearner(RowLearner):
         """Return the state after one round of every agent, and the round's result."""
         if self.native:
             return learn_in_blocks(self._learn_compiled, state, snapshot, identity)
-        numbers = numbers_per_update(self.network, WEIGHT_COPIES, self._samples(snapshot))
-        return learn_in_blocks(self._learn, state, snapshot, identity, numbers)
+        return learn_in_blocks(self._learn, state, snapshot, identity, self._numbers)
+
+    def _numbers(self, snapshot: Snapshot) -> int:
+        """Return how many numbers one agent's update touches."""
+        return numbers_per_update(self.network, WEIGHT_COPIES, self._samples(snapshot))
 
     def _learn_compiled(self, new: LearnerState, snapshot: Snapshot, identity: Identity) -> RoundResult:
         """Train some agents for all updates of the round, in place in their rows of the new state, without torch."""

@@ -365,20 +365,25 @@ PASSES_PER_SAMPLE = 4
 
 
 def learn_in_blocks(
-    learn: LearnBlock, state: LearnerState, snapshot: Snapshot, identity: Identity, numbers: int = 1
+    learn: LearnBlock,
+    state: LearnerState,
+    snapshot: Snapshot,
+    identity: Identity,
+    numbers: Callable[[Snapshot], int] | None = None,
 ) -> tuple[LearnerState, RoundResult]:
     """Train all agents for a round, a few at a time, so that a few agents stay in cache through all their updates.
 
     Each agent's bytes are the same however a stack is cut, so the size of a block is a matter of speed alone; it
     follows from sizes, never from the clock. learn: trains some agents and writes their rows of the new state.
-    numbers: how many numbers one agent's update touches; compiled kernels train one agent at a time anyway.
+    numbers: returns how many numbers one agent's update touches; None: compiled kernels train one agent at a time.
+    A snapshot from which no agent learns may hold nothing but `ready`.
     """
     agents = len(identity)
     if not snapshot["ready"].any():
         return state, RoundResult.nothing(snapshot.round, agents)
     began = time.perf_counter()
     new = state.writable()
-    size = block_size(agents, numbers)
+    size = agents if numbers is None else block_size(agents, numbers(snapshot))
     if size == agents:
         return new, replace(learn(new, snapshot, identity), seconds=time.perf_counter() - began)
     results = []

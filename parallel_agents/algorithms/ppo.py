@@ -246,6 +246,10 @@ class PPOSpec:
         """Return the value of the observation after the last turn."""
         return {"value": outputs[..., -1]}
 
+    def ready(self, ring: Ring) -> Array:
+        """Return (N,) True: whatever was collected is learned from."""
+        return np.ones(ring.agents, np.bool_)
+
     def snapshot(
         self,
         ring: Ring,
@@ -269,7 +273,7 @@ class PPOSpec:
             "follow": ring.follow,
             "log_prob": ring.extras["log_prob"],
             "value": ring.extras["value"],
-            "ready": np.ones(agents, np.bool_),
+            "ready": self.ready(ring),
         }
         if self.masked:
             columns["masks"] = ring.extras["masks"]
@@ -363,7 +367,7 @@ class PPOLearner(RowLearner):
         if self.native:
             return learn_in_blocks(self._learn_compiled, state, snapshot, identity)
         numbers = numbers_per_update(self.network, WEIGHT_COPIES, self.batch * self.sequence)
-        return learn_in_blocks(self._learn, state, snapshot, identity, numbers)
+        return learn_in_blocks(self._learn, state, snapshot, identity, lambda _: numbers)
 
     def _rollout(self, state: LearnerState, snapshot: Snapshot, identity: Identity) -> Rollout:
         shape = {"n_minibatches": self.n_minibatches, "batch": self.batch, "length": self.sequence}

@@ -241,8 +241,14 @@ class Stack:
     # -- rounds ----------------------------------------------------------------------------------------------
 
     def snapshot(self, round_: int) -> Snapshot:
-        """Return what a round will read: a copy, or for on-policy learners the buffers, which new ones replace."""
+        """Return what a round will read: a copy, or for on-policy learners the buffers, which new ones replace.
+
+        While no agent can learn, nothing is drawn from the buffers: the snapshot holds nothing but `ready`.
+        """
         with self.locks():
+            ready = self._ready()
+            if not ready.any() and not self.spec.on_policy:
+                return Snapshot(round_, {"ready": ready})
             taken = self.example(round_)
             if self.spec.on_policy:
                 self._refuse_stale(round_)
@@ -255,8 +261,11 @@ class Stack:
         """Return what a round would read now; nothing is handed over."""
         hyper = [model.hyper for model in self.models]
         taken = self.spec.snapshot(self.ring, self.identity, hyper, round_, self.learner.updates)
-        ready = taken["ready"] & ~np.array([model.frozen for model in self.models])
-        return Snapshot(round_, {**taken.columns, "ready": ready})
+        return Snapshot(round_, {**taken.columns, "ready": self._ready()})
+
+    def _ready(self) -> Array:
+        """Return (N,) bool, True where an agent learns in a round of now."""
+        return np.asarray(self.spec.ready(self.ring) & ~np.array([model.frozen for model in self.models]))
 
     def _refuse_stale(self, round_: int) -> None:
         """Raise ContractError if on-policy data are older than the lag allows."""
@@ -341,7 +350,7 @@ class StackedAgents:
         """Prepare every model for an epoch, and what its turns take by reference."""
         self.stack.start_epoch(epoch)
         self.stack.ring.reference()
-        if self._room is not None:
+        if self._room is not None and not self._compiled:  # compiled epochs have rooms of their own
             self._room.acting(self.stack.inference)
 
     def end_epoch(self, epoch: int) -> None:

@@ -323,6 +323,11 @@ class Environment:
         return type(self).action_masks is not Environment.action_masks
 
     @property
+    def rng(self) -> np.random.Generator:
+        """The random generator of the selected world in this epoch: `self.streams[self.selected]`."""
+        return self.streams[self.selected]
+
+    @property
     def has_state(self) -> bool:
         """True if `state` is overridden."""
         return type(self).state is not Environment.state
@@ -435,7 +440,7 @@ class Environment:
             world_copy = world if index == 0 else copy.deepcopy(self._initial_world)
             self.world = SimpleNamespace(total_reward=0.0, is_done=False) if world_copy is None else world_copy
             self.agents = []
-            self.rng = self.streams[index]
+            self.selected = index
             if hasattr(self.world, "create_world"):
                 self.world.create_world()
             self.setup_agents()
@@ -476,7 +481,6 @@ class Environment:
         """Set `self.world`, `self.agents` and `self.rng` to those of one world."""
         self.selected = index
         self.world, self.agents = self._copies[index]
-        self.rng = self.streams[index]
 
 
 class ParallelEnvironment(Environment):

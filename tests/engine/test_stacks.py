@@ -130,6 +130,18 @@ def test_frozen_models_and_models_with_too_few_transitions_are_not_trained():
         assert all(torch.equal(models[n].state[name], before[n][name]) for name in before[n].tensors)
 
 
+@pytest.mark.parametrize("kernels", ["auto", "torch"])
+def test_nothing_is_drawn_from_the_buffers_while_no_agent_can_learn(kernels):
+    stack = Stack(make_models(2, learning_starts=10**6, kernels=kernels), together=True)
+    run_epoch([stack])
+    snapshot = stack.snapshot(1)
+    assert list(snapshot.columns) == ["ready"]
+    assert not snapshot["ready"].any()
+    state, result = stack.learner.learn(stack.state, snapshot, stack.identity)
+    assert result.updates.tolist() == result.rejected.tolist() == [0, 0]
+    assert all(torch.equal(state[name], stack.state[name]) for name in state.tensors)
+
+
 def test_a_snapshot_is_a_copy():
     stack = Stack(make_models(2), together=True)
     run_epoch([stack])
