@@ -38,6 +38,8 @@ PRIORITY = "priority"
 
 AHEAD = 16
 """How many samples ahead the gathering kernel asks for what it will read."""
+BUCKETS = 2048
+"""Parts of a buffer by which the gathering kernel orders its samples: the counts of all fit the nearest cache."""
 
 
 @dataclass(frozen=True)
@@ -246,7 +248,7 @@ class Ring:
         returns = np.empty((agents, samples), np.float32)
         discounts = np.empty((agents, samples), np.float32)
         places = np.empty((agents, samples), np.int64)
-        room = np.empty(samples, np.int64)
+        room = np.empty(2 * samples + BUCKETS, np.int64)
         _gather(self.arrays, serials, n_step, gammas, states, next_states, actions, returns, discounts, places, room)
         masks = {"next_masks": allowed_masks(self, places)} if self.shape.choices else {}
         return masks | {
@@ -557,6 +559,29 @@ def _copy_frames(
 
 
 @njit(cache=True, nogil=True, error_model="numpy", _nrt=False)  # type: ignore[untyped-decorator]
+def _order_by_place(places: Ints, count: int, order: Ints, buckets: Ints) -> None:
+    """Write the samples (K,) in about the order of their places, which are below `count`; buckets: room (BUCKETS,).
+
+    Places are counted in as many even parts as there are buckets; within a part samples keep their order.
+    """
+    shift = 0
+    while count >> shift > BUCKETS:
+        shift += 1
+    for b in range(BUCKETS):
+        buckets[b] = 0
+    for k in range(len(places)):
+        buckets[places[k] >> shift] += 1
+    total = 0
+    for b in range(BUCKETS):
+        total += buckets[b]
+        buckets[b] = total - buckets[b]
+    for k in range(len(places)):
+        b = places[k] >> shift
+        order[buckets[b]] = k
+        buckets[b] += 1
+
+
+@njit(cache=True, nogil=True, error_model="numpy", _nrt=False)  # type: ignore[untyped-decorator]
 def _gather(
     ring: RingArrays,
     serials: Ints,
@@ -568,18 +593,20 @@ def _gather(
     returns: Array,
     discounts: Array,
     next_places: Ints,
-    places: Ints,
+    room: Ints,
 ) -> None:
     """Fill in the samples (N, K, …) of serials (N, K), with n-step returns that stop where an episode ends.
 
     `discounts` is the factor of the value of `next_states`: 0 after a termination, gamma**k after k steps otherwise
-    (Sutton 1988). `next_places` is where the next state stands, row * W + world; `places` (K,) is room. Most of
-    the time goes into waiting for memory, so what a sample reads is asked for some samples ahead.
+    (Sutton 1988). `next_places` is where the next state stands, row * W + world; `room` has 2 · K + BUCKETS numbers.
+    Most of the time goes into waiting for memory, so samples are read in about the order of their places, and what a
+    sample reads is asked for some samples ahead.
     """
     agents, samples = serials.shape
     _, rows, worlds, size = ring.observations.shape
     count, numbers, inputs = rows * worlds, ring.actions.shape[3], states.shape[2]
     frames = inputs // size
+    places, order, buckets = room[:samples], room[samples : 2 * samples], room[2 * samples :]
     for n in range(agents):
         observations, age = ring.observations[n].reshape(-1), ring.age[n].reshape(count)
         own_states, own_next = states[n].reshape(-1), next_states[n].reshape(-1)
@@ -590,9 +617,10 @@ def _gather(
         for k in range(samples):
             at = serials[n, k] - lap  # less than two laps: this avoids a division for each sample
             places[k] = starts[at - count if at >= count else at]
+        _order_by_place(places, count, order, buckets)
         for first in range(0, samples + AHEAD, AHEAD):  # asks for AHEAD samples, then reads the AHEAD before
-            for k in range(first, min(first + AHEAD, samples)):
-                place = places[k]
+            for i in range(first, min(first + AHEAD, samples)):
+                place = places[order[i]]
                 prefetch(observations, place * size)
                 prefetch(observations, place * size + 2 * size - 1)  # the next state usually stands behind it
                 prefetch(rewards, place)
@@ -600,7 +628,8 @@ def _gather(
                 prefetch(truncated, place)
                 prefetch(follow, place)
                 prefetch(taken, place * numbers)
-            for k in range(max(0, first - AHEAD), min(first, samples)):
+            for i in range(max(0, first - AHEAD), min(first, samples)):
+                k = order[i]
                 place, total, factor = places[k], 0.0, 1.0
                 for step in range(n_step):
                     total += factor * rewards[place]
