@@ -95,7 +95,7 @@ def test_several_runs_hostile_names_and_accessibility(browser: Browser, run: Pat
             for kind in ("keyDown", "keyUp"):
                 browser.devtools("Input.dispatchKeyEvent", type=kind, key=key, code=key, windowsVirtualKeyCode=40)
         browser.wait("document.getElementById('agent').options.length === 3")
-        assert HOSTILE in browser.text()
+        browser.wait(f"document.body.innerText.includes({json.dumps(HOSTILE)})")
         assert browser.run("return document.title").startswith(other.name), "no markup of a name was carried out"
         assert browser.run("return document.querySelectorAll('main img:not(.episode)').length") == 0
         browser.run("const s = document.getElementById('agent'); s.value = '1'; s.dispatchEvent(new Event('change'))")
