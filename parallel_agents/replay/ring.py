@@ -39,7 +39,7 @@ PRIORITY = "priority"
 AHEAD = 16
 """How many samples ahead the gathering kernel asks for what it will read."""
 BUCKETS = 2048
-"""Parts of a buffer by which the gathering kernel orders its samples: the counts of all fit the nearest cache."""
+"""Parts of a buffer by which the gathering kernel orders its samples, at most: their counts fit the nearest cache."""
 
 
 @dataclass(frozen=True)
@@ -562,17 +562,17 @@ def _copy_frames(
 def _order_by_place(places: Ints, count: int, order: Ints, buckets: Ints) -> None:
     """Write the samples (K,) in about the order of their places, which are below `count`; buckets: room (BUCKETS,).
 
-    Places are counted in as many even parts as there are buckets; within a part samples keep their order.
+    Places are counted in even parts, about two of them a sample; within a part samples keep their order.
     """
-    shift = 0
-    while count >> shift > BUCKETS:
+    shift, parts = 0, min(BUCKETS, 2 * len(places) + 1)
+    while (count - 1) >> shift >= parts:
         shift += 1
-    for b in range(BUCKETS):
+    for b in range(parts):
         buckets[b] = 0
     for k in range(len(places)):
         buckets[places[k] >> shift] += 1
     total = 0
-    for b in range(BUCKETS):
+    for b in range(parts):
         total += buckets[b]
         buckets[b] = total - buckets[b]
     for k in range(len(places)):

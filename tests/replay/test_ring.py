@@ -16,6 +16,7 @@ from parallel_agents.core.seeding import Purpose, generator
 from parallel_agents.core.types import Transitions
 from parallel_agents.execution.watchdog import resident_bytes
 from parallel_agents.replay import Ring, RingShape, TransitionRing
+from parallel_agents.replay.ring import BUCKETS, _order_by_place
 
 GAMMA = 0.5  # sums of small whole rewards are then exact in every order
 SIZE = 2  # an observation: its episode's number, and its place in it
@@ -639,3 +640,16 @@ def test_a_zero_with_another_sign_is_another_state():
     ring = TransitionRing(4, 1, [])
     ring.add(np.float32([[1.0], [0.0]]), np.float32([[-0.0], [2.0]]), {})
     assert np.signbit(ring.gather(np.array([0]))[1][0, 0])
+
+
+@pytest.mark.parametrize("samples", [2, 3, 500, 3000])
+@pytest.mark.parametrize("count", [1, 2, BUCKETS - 1, BUCKETS, BUCKETS + 1, 2 * BUCKETS, 2 * BUCKETS + 1, 10**6])
+def test_samples_are_read_in_about_the_order_of_their_places(samples, count):
+    draws = np.random.default_rng(count)
+    places = np.append(draws.integers(0, count, samples - 2), [0, count - 1])
+    order, room = np.full(len(places), -1), np.full(BUCKETS + 1, 7)  # the last number belongs to somebody else
+    _order_by_place(places, count, order, room[:BUCKETS])
+    assert sorted(order.tolist()) == list(range(len(places)))
+    part = -(-count // min(BUCKETS, 2 * samples + 1)) * 2
+    assert (np.maximum.accumulate(places[order]) - places[order] < max(1, part)).all()
+    assert room[BUCKETS] == 7
