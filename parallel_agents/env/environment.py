@@ -327,6 +327,13 @@ class Environment:
         """The random generator of the selected world in this epoch: `self.streams[self.selected]`."""
         return self.streams[self.selected]
 
+    @rng.setter
+    def rng(self, _: Any) -> None:
+        raise ContractError(
+            f"{type(self).__name__} assigns self.rng, which is the generator of the selected world and is made anew in "
+            "every epoch: draw from it, or give a generator of your own another name"
+        )
+
     @property
     def has_state(self) -> bool:
         """True if `state` is overridden."""

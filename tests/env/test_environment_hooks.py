@@ -264,3 +264,5 @@ def test_every_world_has_a_generator_of_its_own_that_goes_on_until_the_next_epoc
     old = game.streams[1]
     game.begin_epoch(3)
     assert game.streams[1] is not old
+    with pytest.raises(ContractError, match=r"Line assigns self\.rng.*another name"):
+        game.rng = np.random.default_rng(0)
