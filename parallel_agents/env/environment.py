@@ -324,7 +324,7 @@ class Environment:
 
     @property
     def rng(self) -> np.random.Generator:
-        """The random generator of the selected world in this epoch: `self.streams[self.selected]`."""
+        """Return the random generator of the selected world in this epoch, `self.streams[self.selected]`."""
         return self.streams[self.selected]
 
     @rng.setter
