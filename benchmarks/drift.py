@@ -20,9 +20,9 @@ class Points(NamedTuple):
     """Where the agents' points are."""
 
     x: Any
-    """(N, W, INPUTS) float32"""
+    """(N, W, inputs) float32"""
     pushes: Any
-    """(ACTIONS, INPUTS) float32"""
+    """(ACTIONS, inputs) float32"""
 
 
 @njit
@@ -53,13 +53,18 @@ def apply(
 class Drift(ParallelEnvironment):
     """N agents, each with a point of its own in every world."""
 
-    default_config = {"experiment": {"autoreset": True}, "world": {"agents": 8}, "model": {}, "parallel": {}}
+    default_config = {
+        "experiment": {"autoreset": True},
+        "world": {"agents": 8, "inputs": INPUTS},
+        "model": {},
+        "parallel": {},
+    }
 
     def setup_agents(self) -> None:
-        count = self.config.world["agents"]
-        self.agents = [Agent(model=self.make_model((INPUTS,), n_actions=ACTIONS)) for _ in range(count)]
-        pushes = np.sin(np.arange(ACTIONS * INPUTS)).reshape(ACTIONS, INPUTS).astype(np.float32)
-        self.points = Points(np.zeros((count, self.n_worlds, INPUTS), np.float32), pushes)
+        count, inputs = self.config.world["agents"], self.config.world["inputs"]
+        self.agents = [Agent(model=self.make_model((inputs,), n_actions=ACTIONS)) for _ in range(count)]
+        pushes = np.sin(np.arange(ACTIONS * inputs)).reshape(ACTIONS, inputs).astype(np.float32)
+        self.points = Points(np.zeros((count, self.n_worlds, inputs), np.float32), pushes)
 
     def compiled_world(self) -> CompiledWorld | str:
         return CompiledWorld(self.points, reset, nothing_moves, observe, apply)

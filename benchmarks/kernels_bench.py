@@ -19,6 +19,7 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -43,8 +44,8 @@ SMALL, GAME, LARGE = (8, 64, 64, 4), (52, 64, 64, 4), (750, 250, 250, 4)
 CASES = [(SMALL, 64, agents, cores, 1.2) for cores in (1, 2) for agents in (8, 32, 128)]
 CASES += [(GAME, 32, 8, 1, 1.0), (LARGE, 64, 8, 1, 1.0)]
 """Updates alone: widths, samples of a batch, agents, cores, and the goal."""
-LOOPS = [(agents, cores, 1.3) for cores in (1, 2) for agents in (8, 32, 128)]
-"""Whole loops: agents, cores, and the goal."""
+LOOPS = [(agents, cores) for cores in (1, 2) for agents in (2, 8, 32, 128)]
+"""Whole loops: agents and cores."""
 TURNS, UPDATES, BATCH, ROWS = 128, 32, 64, 10_240
 """Turns of an epoch and updates after it, samples of an update, and rows of a buffer."""
 
@@ -53,8 +54,9 @@ Ours = Callable[[ThreadPoolExecutor], Callable[[], Done]]
 
 
 def benches(effort: Effort) -> Iterator[tuple[str, Bench]]:
-    for agents, cores, goal in LOOPS:
-        yield _loop(effort, agents, cores, goal)
+    for agents, cores in LOOPS:
+        epochs = max(40, 1600 // agents)  # about a second: how a call begins and ends should not weigh
+        yield loop_beside_jax(effort, Work(SMALL, BATCH, agents, epochs), cores, 1.3 if agents >= 8 else None)
     for cores in (1, 2):
         yield _ppo(effort, cores)
     for case in CASES:
@@ -81,22 +83,45 @@ def _update(
     return name, partial(_beside_jax, effort, name, words, asked, ours, cores, goal)
 
 
-def _loop(effort: Effort, agents: int, cores: int, goal: float) -> tuple[str, Bench]:
-    name = f"whole loop, 8-64-64-4, batch 64, {agents} agents, {cores} cores: JAX / ours"
-    epochs = effort.of(max(40, 1600 // agents), 2)  # about a second: how a call begins and ends should not weigh
-    words = f"{epochs} epochs of {TURNS} turns, each followed by {UPDATES} updates of {agents} agents"
-    asked = {
-        "what": "loop", "agents": agents, "sizes": SMALL, "batch": BATCH, "updates": UPDATES, "turns": TURNS,
-        "epochs": epochs, "rows": ROWS,
-    }  # fmt: skip
+@dataclass(frozen=True)
+class Work:
+    """Whole loops of DQN learners: widths of the network, samples of an update, agents, epochs, rows of a buffer."""
+
+    sizes: tuple[int, ...]
+    batch: int
+    agents: int
+    epochs: int
+    rows: int = ROWS
+
+    @property
+    def name(self) -> str:
+        return f"whole loop, {'-'.join(map(str, self.sizes))}, batch {self.batch}, {self.agents} agents"
+
+    def asked(self) -> dict[str, Any]:
+        """Return what every peer is told."""
+        return {"agents": self.agents, "sizes": self.sizes, "batch": self.batch, "rows": self.rows}
+
+    def ours(self, parallel: dict[str, Any]) -> Run:
+        """Return our side."""
+        model = {"hidden": list(self.sizes[1:-1]), "batch_size": self.batch, "buffer_size": self.rows}
+        world = drift(self.agents, parallel, inputs=self.sizes[0], **model)
+        return Run(world, self.epochs, {"turns": "turns", "updates": "updates"})
+
+
+def loop_beside_jax(effort: Effort, work: Work, cores: int, goal: float | None) -> tuple[str, Bench]:
+    """Return the row of whole loops beside JAX."""
+    work = replace(work, epochs=effort.of(work.epochs, 2))
+    name = f"{work.name}, {cores} cores: JAX / ours"
+    words = f"{work.epochs} epochs of {TURNS} turns, each followed by {UPDATES} updates of {work.agents} agents"
+    asked = {"what": "loop", **work.asked(), "updates": UPDATES, "turns": TURNS, "epochs": work.epochs}
 
     def ours(_: ThreadPoolExecutor) -> Callable[[], Done]:
-        return Run(drift(agents, _where(cores)), epochs, {"turns": "turns", "updates": "updates"})
+        return work.ours(_where(cores))
 
     return name, partial(_beside_jax, effort, name, words, asked, ours, cores, goal)
 
 
-def drift(agents: int, parallel: dict[str, Any], **model: Any) -> Drift:
+def drift(agents: int, parallel: dict[str, Any], *, inputs: int = SMALL[0], **model: Any) -> Drift:
     """Return the environment of whole loops, with an epoch as large as those of the peers; model: other options."""
     options = {
         "algorithm": "dqn",
@@ -109,8 +134,8 @@ def drift(agents: int, parallel: dict[str, Any], **model: Any) -> Drift:
         "epsilon_final": 0.05,
         **model,
     }
-    experiment = {"max_turns": TURNS, "record_period": 0}
-    return Drift(config={"world": {"agents": agents}, "experiment": experiment, "model": options, "parallel": parallel})
+    world, experiment = {"agents": agents, "inputs": inputs}, {"max_turns": TURNS, "record_period": 0}
+    return Drift(config={"world": world, "experiment": experiment, "model": options, "parallel": parallel})
 
 
 def _ppo(effort: Effort, cores: int) -> tuple[str, Bench]:
@@ -170,7 +195,7 @@ def _where(cores: int) -> dict[str, Any]:
 
 
 def _beside_jax(
-    effort: Effort, name: str, words: str, asked: dict[str, Any], ours: Ours, cores: int, goal: float
+    effort: Effort, name: str, words: str, asked: dict[str, Any], ours: Ours, cores: int, goal: float | None
 ) -> Iterator[Row]:
     """Compare JAX and ours on the same work."""
     if len(os.sched_getaffinity(0)) < cores:

@@ -14,11 +14,12 @@ from __future__ import annotations
 
 import subprocess
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from benchmarks.kernels_bench import BATCH, ROWS, SMALL, TURNS, UPDATES, Run, drift, ppo_question, ppo_run
+from benchmarks.kernels_bench import BATCH, SMALL, TURNS, UPDATES, Run, Work, ppo_question, ppo_run
 from benchmarks.measure import Done, Effort, Row, Side, compare
 from benchmarks.peers import Unavailable, ask, peer_python
 from benchmarks.run import Bench
@@ -38,32 +39,35 @@ PPO = {"sb3": "Stable-Baselines3, one model per agent", "rllib": "RLlib, one mod
 
 def benches(effort: Effort) -> Iterator[tuple[str, Bench]]:
     for agents in (2, 8, 32, 128):
-        for peer, (title, goal, sizes) in DQN.items():
+        for peer, (_, goal, sizes) in DQN.items():
             if agents in sizes:
-                name = f"whole loop, 8-64-64-4, batch 64, {agents} agents: {title} / ours"
-                yield name, partial(_dqn, effort, name, peer, title, agents, goal if agents == 8 else None)
+                work = Work(SMALL, BATCH, agents, max(1, (8 if peer == "rllib" else 64) // agents))
+                yield dqn_beside(effort, work, peer, goal if agents == 8 else None)
     for peer, title in PPO.items():
         name = f"PPO on CartPole, 8 agents, 8 worlds each: {title} / ours"
         yield name, partial(_ppo, effort, name, peer, title)
 
 
-def _dqn(effort: Effort, name: str, peer: str, title: str, agents: int, goal: float | None) -> Iterator[Row]:
+def dqn_beside(effort: Effort, work: Work, peer: str, goal: float | None) -> tuple[str, Bench]:
+    """Return the row of DQN of a peer beside ours on the same work."""
+    title = DQN[peer][0]
+    name = f"{work.name}: {title} / ours"
+    return name, partial(_dqn, effort, name, work, peer, title, goal)
+
+
+def _dqn(effort: Effort, name: str, work: Work, peer: str, title: str, goal: float | None) -> Iterator[Row]:
     """Compare DQN of a peer and ours on the same work."""
-    if effort.quick and agents > 8:
+    if effort.quick and work.agents > 8:
         reason = "left out of a quick run"
         yield Row(name=name, ratio=None, goal=goal, unit="times as fast", repeats=0, skipped=reason)
         return
-    epochs = effort.of(max(1, (8 if peer == "rllib" else 64) // agents), 1)
-    turns, updates = epochs * TURNS, epochs * UPDATES
-    words = f"{turns} turns of each of {agents} agents, and {updates} updates of {BATCH} samples of each"
-    asked = {
-        "what": "dqn", "agents": agents, "sizes": SMALL, "batch": BATCH, "turns": turns,
-        "interval": TURNS // UPDATES, "rows": ROWS,
-    }  # fmt: skip
+    work = replace(work, epochs=effort.of(work.epochs, 1))
+    turns, updates = work.epochs * TURNS, work.epochs * UPDATES
+    words = f"{turns} turns of each of {work.agents} agents, and {updates} updates of {work.batch} samples of each"
+    asked = {"what": "dqn", **work.asked(), "turns": turns, "interval": TURNS // UPDATES}
 
     def ours() -> Callable[[], Done]:
-        run = Run(drift(agents, {"train_interval": 1}), epochs, {"turns": "turns", "updates": "updates"})
-        return partial(_counted, run, agents)
+        return partial(_counted, work.ours({"train_interval": 1}), work)
 
     yield _beside(effort, name, peer, title, words, asked, ours, goal)
 
@@ -105,9 +109,9 @@ def _beside(
             process.kill()
 
 
-def _counted(ours: Run, agents: int) -> Done:
+def _counted(ours: Run, work: Work) -> Done:
     """Let ours do its work, and count it as the peers do."""
     done = ours()
     turns, updates = done.counts["turns"], done.counts["updates"]
-    counts = {"agent turns": agents * turns, "updates": updates, "samples": BATCH * updates}
+    counts = {"agent turns": work.agents * turns, "updates": updates, "samples": work.batch * updates}
     return Done(counts, done.backend, done.seconds)

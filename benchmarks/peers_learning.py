@@ -20,7 +20,6 @@ settings than those of `learning_tasks.py` do not count. `python -m benchmarks.t
 from __future__ import annotations
 
 import argparse
-import importlib
 import json
 import os
 import subprocess
@@ -31,10 +30,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import gymnasium
 import torch
 
-from benchmarks.learning_tasks import EPISODES, EVALUATIONS, TASKS, Task
+from benchmarks.learning_tasks import EPISODES, EVALUATIONS, TASKS, Task, made
 from benchmarks.peers import Unavailable, ask, box2d, peer_python
 from benchmarks.run import RESULTS, provenance
 from parallel_agents.env.adapters.gymnasium import GymnasiumAdapter, GymnasiumEnvironment, gymnasium_environment
@@ -69,7 +67,7 @@ def random_play(task: Task, seed: int) -> Curve:
 
 
 def _ours(task: Task, seed: int) -> Any:
-    kind: type[Environment] = pettingzoo_environment(task.name) if task.multi_agent else _one_agent(task.name)
+    kind: type[Environment] = pettingzoo_environment(task.name) if task.multi_agent else _one_agent(task)
     model = {
         "algorithm": "ppo", "hidden": task.hidden, "lr": task.lr, "lr_final": None, "lr_updates": 0,
         "gamma": task.gamma, "gae_lambda": task.gae_lambda, "n_epochs": task.passes, "n_minibatches": task.minibatches,
@@ -80,15 +78,17 @@ def _ours(task: Task, seed: int) -> Any:
     return kind(config=config)
 
 
-def _one_agent(name: str) -> type[Environment]:
-    """Return our environment, with what the other sides see where their wrappers leave something out."""
-    kind = gymnasium_environment(name)
-    return type(kind.__name__, (_Wrapped, kind), {}) if ":" in name else kind
+def _one_agent(task: Task) -> type[Environment]:
+    """Return our environment; through the wrappers of the other sides where the task has some."""
+    kind = gymnasium_environment(task.name)
+    if ":" not in task.name and task.repeat == 1:
+        return kind
 
+    class Wrapped(GymnasiumEnvironment):
+        def adapter_factory(self) -> MakeAdapter:
+            return partial(GymnasiumAdapter, partial(made, task.name, task.repeat))
 
-class _Wrapped(GymnasiumEnvironment):
-    def adapter_factory(self) -> MakeAdapter:
-        return partial(GymnasiumAdapter, partial(_made, self.name))
+    return type(kind.__name__, (Wrapped, kind), {})
 
 
 def sb3(task: Task, seed: int) -> Curve:
@@ -102,7 +102,7 @@ def sb3(task: Task, seed: int) -> Curve:
         raise Unavailable("Stable-Baselines3 trains one agent in an environment")
 
     def make() -> Any:
-        return Monitor(_made(task.name))
+        return Monitor(made(task.name, task.repeat))
 
     evaluate: Any = evaluation.evaluate_policy
     model: Any = PPO(
@@ -122,15 +122,6 @@ def sb3(task: Task, seed: int) -> Curve:
         seconds += time.process_time() - start
         curve.append((model.num_timesteps, seconds, float(evaluate(model, judges, EPISODES)[0])))
     return curve
-
-
-def _made(name: str) -> gymnasium.Env[Any, Any]:
-    """Return a Gymnasium environment; of MiniGrid's observations only the image, as numbers in a row."""
-    package, _, env_id = name.rpartition(":")
-    if not package:
-        return gymnasium.make(env_id)
-    seen = importlib.import_module(f"{package}.wrappers").ImgObsWrapper(gymnasium.make(env_id))
-    return gymnasium.wrappers.FlattenObservation(seen)
 
 
 class InJax:
@@ -159,7 +150,7 @@ def stored(task: Task, folder: Path) -> list[dict[str, Any]]:
     """Return the lines of a task that were made with its settings."""
     path = folder / task.file
     lines = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
-    return [line for line in lines if line["task"] == task.settings()]
+    return [line for line in lines if Task.of(line["task"]) == task]
 
 
 def study(task: Task, seeds: int, sides: dict[str, Learn], done: Iterable[tuple[str, int]]) -> Iterable[dict[str, Any]]:

@@ -16,24 +16,19 @@ from typing import Any
 sys.argv[1:] = ["1"]  # one device
 sys.path.append(str(Path(__file__).parents[1]))
 
-import gymnasium  # noqa: E402
 import jax  # noqa: E402
 import jax.numpy as jnp  # noqa: E402
 import numpy as np  # noqa: E402
 from answering import serve  # noqa: E402
 from jax_side import adam, forward  # noqa: E402
-from learning_tasks import EPISODES, EVALUATIONS, Task  # noqa: E402
+from learning_tasks import EPISODES, EVALUATIONS, Task, made  # noqa: E402
 
 
 class Alone:
     """A Gymnasium environment as one of several agents, of which there is one."""
 
-    def __init__(self, name: str) -> None:
-        package, _, env_id = name.rpartition(":")
-        wrappers = importlib.import_module(f"{package}.wrappers") if package else None
-        self.env = gymnasium.make(env_id)
-        if wrappers is not None:
-            self.env = gymnasium.wrappers.FlattenObservation(wrappers.ImgObsWrapper(self.env))
+    def __init__(self, name: str, repeat: int) -> None:
+        self.env = made(name, repeat)
         self.spaces = {"agent": (self.env.observation_space, self.env.action_space)}
 
     def reset(self, seed: int | None = None) -> dict[str, Any]:
@@ -187,8 +182,8 @@ def network(key: Any, sizes: tuple[int, ...], gain: float) -> Any:
 
 def learn(task: dict[str, Any], seed: int) -> dict[str, Any]:
     """Train on a task; return the curve of steps, CPU seconds and evaluated returns."""
-    own = Task(**{**task, "hidden": tuple(task["hidden"])})
-    make = partial(Together if own.multi_agent else Alone, own.name)
+    own = Task.of(task)
+    make = partial(Together, own.name) if own.multi_agent else partial(Alone, own.name, own.repeat)
     worlds, judges = [make() for _ in range(own.worlds)], [make() for _ in range(EPISODES)]
     agents = worlds[0].spaces
     keys = jax.random.split(jax.random.key(seed), len(agents))
