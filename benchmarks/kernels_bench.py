@@ -44,7 +44,7 @@ SMALL, GAME, LARGE = (8, 64, 64, 4), (52, 64, 64, 4), (750, 250, 250, 4)
 CASES = [(SMALL, 64, agents, cores, 1.2) for cores in (1, 2) for agents in (8, 32, 128)]
 CASES += [(GAME, 32, 8, 1, 1.0), (LARGE, 64, 8, 1, 1.0)]
 """Updates alone: widths, samples of a batch, agents, cores, and the goal."""
-LOOPS = [(agents, cores) for cores in (1, 2) for agents in (2, 8, 32, 128)]
+LOOPS = [(agents, cores) for cores in (1, 2) for agents in (8, 32, 128)]
 """Whole loops: agents and cores."""
 TURNS, UPDATES, BATCH, ROWS = 128, 32, 64, 10_240
 """Turns of an epoch and updates after it, samples of an update, and rows of a buffer."""
@@ -56,7 +56,7 @@ Ours = Callable[[ThreadPoolExecutor], Callable[[], Done]]
 def benches(effort: Effort) -> Iterator[tuple[str, Bench]]:
     for agents, cores in LOOPS:
         epochs = max(40, 1600 // agents)  # about a second: how a call begins and ends should not weigh
-        yield loop_beside_jax(effort, Work(SMALL, BATCH, agents, epochs), cores, 1.3 if agents >= 8 else None)
+        yield loop_beside_jax(effort, Work(SMALL, BATCH, agents, epochs), cores, 1.3)
     for cores in (1, 2):
         yield _ppo(effort, cores)
     for case in CASES:

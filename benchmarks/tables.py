@@ -126,7 +126,7 @@ def start() -> str:
 def all_rows() -> str:
     """Return the tables of all benchmarks but those that have a section of their own."""
     names = {path.stem.removesuffix("_bench") for path in RESULTS.parent.glob("*_bench.py")}
-    return rows_table(*sorted(names - {"networks", "scaling", "start"}))
+    return rows_table(*sorted(names - {"scaling", "sizes", "start"}))
 
 
 def peers() -> str:
@@ -150,22 +150,22 @@ def peers() -> str:
     return f"{table(header, lines)}\n\n{where}"
 
 
-def networks() -> str:
-    """Return how many times as fast as its peers the whole loop of 8 agents is, by network."""
-    pattern = re.compile(r"whole loop, (\S+), batch (\d+), 8 agents(?:, (\d) cores)?: (.+) / ours")
-    records = rows_of("networks")
+def sizes() -> str:
+    """Return how many times as fast as its peers the whole loop is at other sizes."""
+    pattern = re.compile(r"whole loop, (\S+), batch (\d+), (\d+) agents(?:, (\d) cores)?: (.+) / ours")
+    records = rows_of("sizes")
     if not records:
-        return "Not measured yet: `python -m benchmarks.run networks`."
+        return "Not measured yet: `python -m benchmarks.run sizes`."
     ratios: dict[str, dict[str, str]] = {}
     for record in records:
         if (found := pattern.fullmatch(record["name"])) and record["ratio"] is not None:
-            sizes, batch, cores, peer = found.groups()
+            network, batch, agents, cores, peer = found.groups()
             title = peer if cores is None else f"{peer}, {cores} core{'s' * (cores != '1')} for each side"
-            ratios.setdefault(title, {})[f"{sizes}, batch {batch}"] = f"{record['ratio']:.3g}"
+            ratios.setdefault(title, {})[f"{agents} agents, {network}, batch {batch}"] = f"{record['ratio']:.3g}"
     columns = list(dict.fromkeys(name for own in ratios.values() for name in own))
     lines = [[title, *(own.get(name, "") for name in columns)] for title, own in ratios.items()]
     header = " | ".join(["times as fast as", *(f":{name}" for name in columns)])
-    return f"`python -m benchmarks.run networks`. {measured(records)}\n\n{table(header, lines)}"
+    return f"`python -m benchmarks.run sizes`. {measured(records)}\n\n{table(header, lines)}"
 
 
 def scaling() -> str:
@@ -424,7 +424,7 @@ WRITERS: dict[str, Callable[[], str]] = {
     "all rows": all_rows,
     "peers": peers,
     "importance": lambda: rows_table("importance", "sampling"),
-    "networks": networks,
+    "sizes": sizes,
     "scaling": scaling,
     "start": start,
     "recorded": recorded,

@@ -98,7 +98,7 @@ def test_peers_are_compared_on_every_processor_that_was_measured(
     ]
 
 
-def test_peers_are_compared_by_network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_peers_are_compared_at_other_sizes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     where = {"commit": "0123456789abcdef", "dirty": False, "date": "2026-01-02", "versions": {}}
     machine = {"cpu": "A CPU", "cores": 2}
     names = ("52-64-64-4, batch 32, 8 agents, 1 cores: JAX", "750-250-250-4, batch 64, 8 agents: TorchRL")
@@ -106,10 +106,10 @@ def test_peers_are_compared_by_network(tmp_path: Path, monkeypatch: pytest.Monke
         {"name": f"whole loop, {name} / ours", "ratio": ratio, "machine": machine, **where}
         for name, ratio in zip(names, (1.25, 7.5), strict=True)
     ]
-    store_whole(records, tmp_path / "rows", "networks")
+    store_whole(records, tmp_path / "rows", "sizes")
     monkeypatch.setattr(tables, "RESULTS", tmp_path)
-    assert tables.networks().splitlines()[2:] == [
-        "| times as fast as | 52-64-64-4, batch 32 | 750-250-250-4, batch 64 |",
+    assert tables.sizes().splitlines()[2:] == [
+        "| times as fast as | 8 agents, 52-64-64-4, batch 32 | 8 agents, 750-250-250-4, batch 64 |",
         "| --- | --: | --: |",
         "| JAX, 1 core for each side | 1.25 |  |",
         "| TorchRL |  | 7.5 |",

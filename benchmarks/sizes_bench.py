@@ -1,8 +1,8 @@
-"""Whole loops of 8 independent learners with larger networks, beside JAX and the other peers, alternately.
+"""Whole loops at other sizes: 8 learners with larger networks beside JAX and the other peers, 2 small ones beside JAX.
 
 What is compared is that of `kernels_bench.py` (JAX) and `peers_bench.py`, where all networks are 8-64-64-4.
 
-`python -m benchmarks.run networks` takes about a quarter of an hour on two quiet cores, after the installation of the
+`python -m benchmarks.run sizes` takes about a quarter of an hour on two quiet cores, after the installation of the
 peers.
 """
 
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from benchmarks.kernels_bench import GAME, LARGE, TURNS, Work, loop_beside_jax
+from benchmarks.kernels_bench import BATCH, GAME, LARGE, SMALL, TURNS, Work, loop_beside_jax
 from benchmarks.measure import Effort
 from benchmarks.peers_bench import DQN, dqn_beside
 from benchmarks.run import Bench
@@ -20,6 +20,8 @@ NETWORKS = {GAME: (32, 200, 8), LARGE: (64, 4, 1)}
 
 
 def benches(effort: Effort) -> Iterator[tuple[str, Bench]]:
+    for cores in (1, 2):
+        yield loop_beside_jax(effort, Work(SMALL, BATCH, 2, 800), cores, None)
     for sizes, (batch, beside_jax, beside_peers) in NETWORKS.items():
         rows = 10 * TURNS if sizes == LARGE else 80 * TURNS  # of 750 numbers each
         for cores in (1, 2):
