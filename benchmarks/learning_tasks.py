@@ -60,7 +60,7 @@ TASKS = {
         # noise that is drawn anew in every turn does not reach the flag, and standing still costs nothing
         Task("MountainCarContinuous-v0", 90.0, 100_000, **LONG, repeat=8),  # type: ignore[arg-type]
         Task("mpe2.simple_spread_v3", None, 300_000, **LONG),  # type: ignore[arg-type]
-        Task("mpe2.simple_tag_v3", None, 300_000, **LONG),  # type: ignore[arg-type]
+        Task("mpe2.simple_tag_v3", None, 150_000, **LONG),  # type: ignore[arg-type]
         # without entropy all sides solve it and lose it again: where every episode is the same, advantages are noise
         Task("minigrid:MiniGrid-Empty-5x5-v0", 0.9, 100_000, **LONG, entropy=0.01),  # type: ignore[arg-type]
     )
