@@ -118,7 +118,7 @@ class Search(_Game):
 
 @dataclass(frozen=True)
 class Evaluate(_Command):
-    """Score a defender: both versions of the game, B_line, Meander and Sleep at 30, 50 and 100 turns.
+    """Score a defender in four variants of the game, against B_line, Meander and Sleep, at 30, 50 and 100 turns.
 
     Example: parallel-agents workflow evaluate runs/defender --out table
     Example: parallel-agents workflow evaluate my_agents:Defender --episodes 1000
