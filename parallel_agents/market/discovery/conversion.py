@@ -85,22 +85,16 @@ def _reference_level(names: tuple[str, ...], levels: Ints) -> int:
     return int(np.bincount(levels, minlength=len(names)).argmax())
 
 
-def _period_share(history: History) -> Floats:
-    """Return the share of clicks (Q,) in each period."""
-    return np.bincount(history.period, minlength=history.periods) / len(history.user)
+def _centred(history: History, fit: Fit, classes: int, start: int) -> tuple[Fit, Fit]:
+    """Return the first `classes` parameters at the average period of a click, and the period effects less that average.
 
-
-def _at_average_period(fit: Fit, classes: int, start: int, share: Floats) -> Fit:
-    """Return the first `classes` parameters plus the average of the period effects, which begin at `start`."""
+    The period effects begin at `start`.
+    """
+    share = np.bincount(history.period, minlength=history.periods) / len(history.user)
     directions = np.zeros((classes, len(fit.values)))
     directions[:, :classes] = np.eye(classes)
     directions[:, start : start + len(share)] = share
-    return fit.combine(directions)
-
-
-def _period_deviations(fit: Fit, start: int, share: Floats) -> Fit:
-    """Return the period effects, which begin at `start`, less their average."""
-    return fit.block(start, np.eye(len(share)) - share)
+    return fit.combine(directions), fit.block(start, np.eye(len(share)) - share)
 
 
 def _class_of_buyers(history: History, chance: Floats, weights: Floats) -> Floats:
@@ -140,10 +134,9 @@ def _fit_delays(history: History, chance: Floats, weights: Floats) -> Delays:
     prior = _class_of_buyers(history, chance, weights)[buyer]
     fit = fit_weibull(design, by_class, history.delay[bought], history.monitored[bought], prior, buyer, precision)
 
-    share, n = _period_share(history), len(used)
-    scale = _at_average_period(fit, n, n, share).combine(np.eye(n)[column])
-    shape = fit.block(n + history.periods, np.eye(n)[column])
-    period = _period_deviations(fit, n, share)
+    n = len(used)
+    by_column, period = _centred(history, fit, n, n)
+    scale, shape = (own.combine(np.eye(n)[column]) for own in (by_column, fit[n + history.periods :]))
     log_scale = scale.values + period.values[history.period][:, None]
     hazard = np.exp(np.clip(np.exp(shape.values) * (np.log(history.monitored)[:, None] - log_scale), -60.0, 5.0))
     return Delays(scale, shape, period, np.asarray(-np.expm1(-hazard)))
@@ -174,17 +167,17 @@ def _fit_rates(history: History, weights: Floats, delays: Delays) -> Rates:
     )
     sizes = [len(history.channels) - 1, len(history.devices) - 1, VISITS - 1, periods]
     starts = (classes + np.concatenate([[0], np.cumsum(sizes)])).tolist()
-    share = _period_share(history)
+    base, period = _centred(history, fit, classes, starts[3])
 
     def factors(block: int, reference: int) -> Fit:
         return fit.block(starts[block], np.insert(np.eye(sizes[block]), reference, 0.0, axis=0))
 
     return Rates(
-        base=_at_average_period(fit, classes, starts[3], share),
+        base=base,
         channel=factors(0, channel),
         device=factors(1, device),
         visit=factors(2, 0),
-        period=_period_deviations(fit, starts[3], share),
+        period=period,
         expected=np.exp(x @ fit.values).reshape(-1, classes) * delays.observable,
     )
 
@@ -195,12 +188,8 @@ def _fit_values(history: History, chance: Floats, weights: Floats) -> Values:
     by_class, design, precision = _designs(np.arange(classes), history.bought_period, periods)
     prior = _class_of_buyers(history, chance, weights)[history.buyer]
     fit = fit_normal(design, by_class, np.log(history.value), prior, history.buyer, precision)
-    share = _period_share(history)
-    return Values(
-        mean=_at_average_period(fit, classes, classes, share),
-        spread=fit.block(classes + periods, np.eye(classes)),
-        period=_period_deviations(fit, classes, share),
-    )
+    mean, period = _centred(history, fit, classes, classes)
+    return Values(mean, fit[classes + periods :], period)
 
 
 def value_of_clicks(history: History, campaign: int, conversion: Conversion) -> Estimate:
@@ -225,4 +214,4 @@ def conversion_by_hour(history: History, weights: Floats, rates: Rates) -> Fit:
     precision = np.concatenate([np.full(count, _WEAK), np.full(2 * count, _PERIOD)])
     ones = np.ones(len(x))
     fit = fit_poisson(x, history.converted[paid], expected, ones, history.user[paid], precision)
-    return fit.block(count, np.eye(2 * count))
+    return fit[count:]

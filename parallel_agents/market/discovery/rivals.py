@@ -475,7 +475,7 @@ def _fit_hours(ads: AdHistory, auctions: _Auctions, bidding: Mapping[int, _Biddi
     member = dummies(campaign, len(ads.campaigns))
     x = np.hstack([*(member * wave[hour, None] for wave in hour_waves()), member])
     start = np.zeros(x.shape[1])
-    fit = regress(x, derivatives, np.ones(len(x)), day, start)
+    fit = regress(x, derivatives, day, start)
     return fit.block(0, np.eye(2 * len(ads.campaigns)))
 
 
@@ -609,7 +609,7 @@ def _causes(ads: AdHistory, known: _Rivals, r: int, our_shock: Floats) -> Floats
         shown, b, auctions = ads.rival_shown[:, :, r], known.bidding[r], known.auctions
         entered = known.entered[0][known.group, r]
         share = np.clip(shown / np.maximum(np.nan_to_num(ads.auctions) * entered[:, None], 1e-9), 1e-6, 1.0 - 1e-6)
-        higher = normal_cdf(each(normal_quantile, share) + b.spread / math.sqrt(2.0)) / share
+        higher = each(normal_cdf, each(normal_quantile, share) + b.spread / math.sqrt(2.0)) / share
         by_hour = (auctions.hour_share * np.exp(auctions.wave)).sum(axis=1)
         spend = (shown * np.exp(b.level) * by_hour * higher).sum(axis=1)
         mean = np.cumsum(spend) / np.arange(1, ads.days + 1)
