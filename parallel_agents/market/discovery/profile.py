@@ -44,7 +44,7 @@ class Profile:
 
     def columns_toml(self) -> str:
         """Return the column map as it was understood."""
-        return column_map_toml({}, self.columns)
+        return column_map_toml(self.columns)
 
     def text(self) -> str:
         """Return the profile as a page of text."""

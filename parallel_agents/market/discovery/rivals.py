@@ -71,9 +71,9 @@ def fit_competition(
     """
     creatives = fit_creatives(ads)
     quality = creatives.mean_quality
-    hours = price_by_hour(ads, quality, period, periods)
+    hours = price_by_hour(ads, quality, period)
     campaigns = fit_campaigns(ads, worth, hours, creatives)
-    price = price_by_period(ads, quality, period, periods)
+    price = price_by_period(ads, quality, period)
     reserve = np.array([campaigns[c].reserve.value if c in campaigns else 0.0 for c in ads.campaigns])
     auctions = _Auctions.of(ads, creatives, reserve, hours)
     landscape = _cluster_landscapes(ads, auctions, period, periods)
