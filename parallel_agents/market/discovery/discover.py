@@ -46,11 +46,10 @@ def discover(
     if history.days < _FEWEST_DAYS:
         raise ConfigError(f"export {export.source} spans {history.days} days: at least {_FEWEST_DAYS} are needed")
     classes = classify_users(history, seed=seed)
-    weights = classes.weights(history.clicks.astype(np.float64))
+    weights = classes.weights(history.clicks)
     conversion = fit_conversion(history, classes.chance, weights)
-    delays, rates = conversion.delays, conversion.rates
-    segments, order, notes_on_segments = describe_segments(history, classes, conversion)
-    notes = list(notes_on_segments)
+    rates = conversion.rates
+    segments, notes = describe_segments(history, classes, weights, conversion)
     notes += export.notes
     if export.absent:
         notes.append(f"columns absent from the export: {', '.join(export.absent)}")
@@ -66,11 +65,11 @@ def discover(
         "volume": volume_by_period(history),
         "conversion": rates.period,
         "value": conversion.values.period,
-        "delay": delays.period,
+        "delay": conversion.delays.period,
     }
     for i, device in enumerate(history.devices):
         deviations[f"device:{device}"] = mix_by_period(history, (history.device == i).astype(np.float64))
-    for k, segment in zip(order, segments, strict=True):
+    for k, segment in segments.items():
         deviations[f"segment:{segment.name}"] = mix_by_period(history, weights[:, k])
     competition, landscape = None, np.zeros(history.periods, np.int64)
     if "ads" in export.reports:
@@ -94,8 +93,8 @@ def discover(
         days=history.days,
         users=len(history.clicks),
         events=history.events,
-        segments=segments,
-        interest_lift=interest_lift(history, weights, rates, dict(zip(order, segments, strict=True))),
+        segments=tuple(segments.values()),
+        interest_lift=interest_lift(history, weights, rates, segments),
         channels=factors(history, history.channels, history.channel, rates.channel, conversion),
         devices=factors(history, history.devices, history.device[history.user], rates.device, conversion),
         visits=tuple(rates.visit.log_estimate(i, count=visit_counts[i], source=visit_source) for i in range(VISITS)),
