@@ -256,7 +256,6 @@ def _make_tables(export: Export, vocabulary: Vocabulary, offset: int) -> None:
     topic = "CASE " + " ".join(f"WHEN {_matches(w)} THEN {i}" for i, (_, w) in enumerate(vocabulary.topics))
     topic += f" ELSE {len(vocabulary.topics)} END"
     counts = ", ".join(f"count(*) FILTER (topic = {i}) AS topic_{i}" for i in range(len(vocabulary.names)))
-    filled = ", ".join(f"coalesce(topic_{i}, 0) AS topic_{i}" for i in range(len(vocabulary.names)))
     run(f"""
         CREATE TABLE users AS
         WITH views AS (
@@ -266,7 +265,7 @@ def _make_tables(export: Export, vocabulary: Vocabulary, offset: int) -> None:
             WHERE name = 'page_view' AND page IS NOT NULL AND NOT {_matches(vocabulary.funnel)}),
         read AS (
             SELECT "user", {counts}, count(*) FILTER (health) AS health, count(engaged) AS engaged_0,
-                coalesce(sum(engaged), 0) AS engaged_1, coalesce(sum(engaged * engaged), 0) AS engaged_2
+                sum(engaged) AS engaged_1, sum(engaged * engaged) AS engaged_2
             FROM views GROUP BY "user"),
         owned AS (
             SELECT "user", first(CASE WHEN system LIKE '%ios%' OR system LIKE '%iphone%' THEN 'ios'
@@ -274,7 +273,5 @@ def _make_tables(export: Export, vocabulary: Vocabulary, offset: int) -> None:
                 ELSE coalesce(category, 'unknown') END ORDER BY ts) AS device
             FROM local_hits GROUP BY "user"),
         came AS (SELECT "user", min(user_id) AS id, count(*) AS clicks FROM clicks GROUP BY "user")
-        SELECT came.*, device, {filled},
-            coalesce(health, 0) AS health, coalesce(engaged_0, 0) AS engaged_0,
-            coalesce(engaged_1, 0) AS engaged_1, coalesce(engaged_2, 0) AS engaged_2
+        SELECT came.*, device, coalesce(COLUMNS('^(topic_|health|engaged_)'), 0)
         FROM came JOIN owned USING ("user") LEFT JOIN read USING ("user")""")

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from parallel_agents.core.errors import ConfigError
 from parallel_agents.market.discovery.click_history import History
+from parallel_agents.market.discovery.conversion import ClickWorth
 from parallel_agents.market.discovery.estimation import (
     Estimate,
     Fit,
@@ -310,14 +311,6 @@ def fit_creatives(ads: AdHistory) -> Creatives:
         by_memory=fit.values[-2] * longer,
         live=np.logical_or.accumulate(shown) & np.logical_or.accumulate(shown[::-1])[::-1],
     )
-
-
-@dataclass(frozen=True, eq=False)
-class ClickWorth:
-    """What the events say of a campaign: the value of a click, and how conversion changes during a day."""
-
-    value: Estimate
-    hour_value: tuple[Estimate, ...]
 
 
 def fit_campaigns(

@@ -23,7 +23,7 @@ from parallel_agents.market.discovery.estimation import (
     ratio,
 )
 
-_FEWEST = 10  # purchases that a class needs for a delay of its own
+FEWEST_PURCHASES = 10  # purchases that a class needs for a delay of its own
 _WEAK = 1e-3  # prior precision of a class's parameters
 _PERIOD = 4.0  # prior precision of a period's log shift: a standard deviation of ½
 _PREFERRED = ("paid_search", "ios")  # reference levels, if they exist
@@ -125,10 +125,14 @@ def _designs(column: Ints, period: Ints, periods: int) -> tuple[Floats, Floats, 
 def _fit_delays(history: History, chance: Floats, weights: Floats) -> Delays:
     """Fit Weibull delays with a scale and shape by class, and a shift of the scale by period."""
     bought = np.flatnonzero(np.isfinite(history.delay))
-    if len(bought) < _FEWEST:
-        raise ConfigError(f"only {len(bought)} purchases follow a click: at least {_FEWEST} are needed to learn delays")
+    if len(bought) < FEWEST_PURCHASES:
+        raise ConfigError(
+            f"only {len(bought)} purchases follow a click: at least {FEWEST_PURCHASES} are needed to learn delays"
+        )
     classes, buyer = weights.shape[1], history.user[bought]
-    pool = np.where(weights[buyer].sum(axis=0) >= _FEWEST, np.arange(classes), classes)  # scarce classes share one
+    pool = np.where(
+        weights[buyer].sum(axis=0) >= FEWEST_PURCHASES, np.arange(classes), classes
+    )  # scarce classes share one
     used, column = np.unique(pool, return_inverse=True)
     by_class, design, precision = _designs(column, history.period[bought], history.periods)
     prior = _class_of_buyers(history, chance, weights)[buyer]
@@ -192,26 +196,34 @@ def _fit_values(history: History, chance: Floats, weights: Floats) -> Values:
     return Values(mean, fit[classes + periods :], period)
 
 
-def value_of_clicks(history: History, campaign: int, conversion: Conversion) -> Estimate:
-    """Return the value of a click of a campaign, purchases not yet seen included."""
-    clicks = history.campaign == campaign
-    return ratio(
-        history.per_user(history.worth * clicks),
-        history.per_user(conversion.observable * clicks),
-        "log",
-        count=int(clicks.sum()),
-        source="purchase value per click of the campaign, corrected for purchases not yet seen",
-    )
+@dataclass(frozen=True, eq=False)
+class ClickWorth:
+    """What the events say of a campaign: the value of a click, and how conversion changes during a day."""
+
+    value: Estimate
+    hour_value: tuple[Estimate, ...]  # sine and cosine, log
 
 
-def conversion_by_hour(history: History, weights: Floats, rates: Rates) -> Fit:
-    """Return how log conversion changes during a day: sine and cosine by campaign (2 · J), shrunk towards none."""
+def worth_of_clicks(history: History, weights: Floats, conversion: Conversion) -> dict[str, ClickWorth]:
+    """Return the worth of a click of every paid campaign, purchases not yet seen included.
+
+    The course of a day is shrunk towards none.
+    """
     count, paid = len(history.campaigns), history.campaign >= 0
     angle = 2.0 * np.pi * history.time[paid] / 24.0
     by_campaign = dummies(history.campaign[paid], count)
     x = np.hstack([by_campaign, by_campaign * np.sin(angle)[:, None], by_campaign * np.cos(angle)[:, None]])
-    expected = np.maximum((weights[history.user] * rates.expected).sum(axis=1)[paid], 1e-9)
+    expected = np.maximum((weights[history.user] * conversion.rates.expected).sum(axis=1)[paid], 1e-9)
     precision = np.concatenate([np.full(count, _WEAK), np.full(2 * count, _PERIOD)])
-    ones = np.ones(len(x))
-    fit = fit_poisson(x, history.converted[paid], expected, ones, history.user[paid], precision)
-    return fit[count:]
+    fit = fit_poisson(x, history.converted[paid], expected, np.ones(len(x)), history.user[paid], precision)
+    value_source = "purchase value per click of the campaign, corrected for purchases not yet seen"
+    hour_source, worth = "conversion by hour of the click, shrunk", {}
+    for j, name in enumerate(history.campaigns):
+        clicks = history.campaign == j
+        value, chance = (history.per_user(own * clicks) for own in (history.worth, conversion.observable))
+        number = int(clicks.sum())
+        worth[name] = ClickWorth(
+            ratio(value, chance, "log", count=number, source=value_source),
+            tuple(fit.estimate(count + i, count=number, source=hour_source) for i in (j, count + j)),
+        )
+    return worth
