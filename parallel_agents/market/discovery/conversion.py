@@ -149,16 +149,13 @@ def _fit_delays(history: History, chance: Floats, weights: Floats) -> Delays:
 def _fit_rates(history: History, weights: Floats, delays: Delays) -> Rates:
     """Fit conversion as a product of class, channel, device, visit and period; exposure is what could be observed."""
     classes, periods = weights.shape[1], history.periods
-    channel = _reference_level(history.channels, history.channel)
-    device = _reference_level(history.devices, history.device)
-    by_click = np.hstack(
-        [
-            dummies(history.channel, len(history.channels), drop=channel),
-            dummies(history.device[history.user], len(history.devices), drop=device),
-            dummies(history.visit, VISITS, drop=0),
-            dummies(history.period, periods),
-        ]
+    causes = (  # level of every click, number of levels, reference
+        (history.channel, len(history.channels), _reference_level(history.channels, history.channel)),
+        (history.device[history.user], len(history.devices), _reference_level(history.devices, history.device)),
+        (history.visit, VISITS, 0),
     )
+    by_cause = [dummies(level, count, drop=reference) for level, count, reference in causes]
+    by_click = np.hstack([*by_cause, dummies(history.period, periods)])
     k = np.tile(np.arange(classes), len(history.user))
     x = np.hstack([dummies(k, classes), np.repeat(by_click, classes, axis=0)])
     fit = fit_poisson(
@@ -169,21 +166,13 @@ def _fit_rates(history: History, weights: Floats, delays: Delays) -> Rates:
         np.repeat(history.user, classes),
         np.concatenate([np.full(x.shape[1] - periods, _WEAK), np.full(periods, _PERIOD)]),
     )
-    sizes = [len(history.channels) - 1, len(history.devices) - 1, VISITS - 1, periods]
-    starts = (classes + np.concatenate([[0], np.cumsum(sizes)])).tolist()
-    base, period = _centred(history, fit, classes, starts[3])
-
-    def factors(block: int, reference: int) -> Fit:
-        return fit.block(starts[block], np.insert(np.eye(sizes[block]), reference, 0.0, axis=0))
-
-    return Rates(
-        base=base,
-        channel=factors(0, channel),
-        device=factors(1, device),
-        visit=factors(2, 0),
-        period=period,
-        expected=np.exp(x @ fit.values).reshape(-1, classes) * delays.observable,
-    )
+    factors, start = [], classes
+    for _, count, reference in causes:
+        factors.append(fit.block(start, dummies(np.arange(count), count, drop=reference)))
+        start += count - 1
+    base, period = _centred(history, fit, classes, start)
+    expected = np.exp(x @ fit.values).reshape(-1, classes) * delays.observable
+    return Rates(base, *factors, period, expected)
 
 
 def _fit_values(history: History, chance: Floats, weights: Floats) -> Values:
