@@ -170,9 +170,10 @@ def _fit_rates(history: History, weights: Floats, delays: Delays) -> Rates:
     for _, count, reference in causes:
         factors.append(fit.block(start, dummies(np.arange(count), count, drop=reference)))
         start += count - 1
+    channel, device, visit = factors
     base, period = _centred(history, fit, classes, start)
     expected = np.exp(x @ fit.values).reshape(-1, classes) * delays.observable
-    return Rates(base, *factors, period, expected)
+    return Rates(base, channel, device, visit, period, expected)
 
 
 def _fit_values(history: History, chance: Floats, weights: Floats) -> Values:

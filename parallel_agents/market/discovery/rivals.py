@@ -188,11 +188,11 @@ class Rivals:
             [v.bidding[r].days.values - b.days.values for r, b in self.bidding.items() if r in v.bidding]
             for v in variants
         ]
-        apart = np.array([np.mean(own, axis=0) for own in shifts])
+        apart = [np.mean(own, axis=0) for own in shifts]
         share, error = self.entered
         error = np.sqrt(error**2 + np.sum([(v.entered[0] - share) ** 2 for v in variants], axis=0))
-        auctions = replace(self.auctions, hours=hours)
-        return Rivals(auctions, self.group, bidding, (share, error), apart.T @ apart)
+        auctions, common = replace(self.auctions, hours=hours), np.array(apart).T @ np.array(apart)
+        return Rivals(auctions, self.group, bidding, (share, error), common)
 
 
 def _wider(fit: Fit, variants: list[Fit]) -> Fit:
