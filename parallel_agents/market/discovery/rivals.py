@@ -174,10 +174,16 @@ class Rivals:
     def varied(self, auctions: Auctions) -> Rivals:
         """Return what the fit had been in other auctions."""
         known = Rivals.of(auctions, self.group, self.bidding)
-        return replace(known, auctions=replace(auctions, hours=auctions.hours and _fit_hours(known)))
+        if auctions.hours is None or not known.bidding:
+            return known
+        return replace(known, auctions=replace(auctions, hours=_fit_hours(known)))
 
     def widened(self, variants: Sequence[Rivals]) -> Rivals:
-        """Return the same with the errors of what was taken as given: each variant is one deviation of it."""
+        """Return the same with the errors of what was taken as given: each variant is one deviation of it.
+
+        A variant in which no rival can be fitted says nothing.
+        """
+        variants = [v for v in variants if v.bidding]
         bidding = {
             r: replace(b, fit=_wider(b.fit, [v.bidding[r].fit for v in variants if r in v.bidding]))
             for r, b in self.bidding.items()
