@@ -162,16 +162,12 @@ class ColumnMap:
         """Return which of some files or tables holds a table of ours."""
         if table in self.files:
             wanted = self.files[table]
-            for name in names:
-                if name in (wanted, Path(wanted).stem):
-                    return name
-            raise ConfigError(f"the column map finds {table} in {wanted!r}: there are {', '.join(names)}")
-        plain = {name: plain_name(name) for name in names}
-        for word in FILES[table]:
-            fitting = [name for name, short in plain.items() if short == word]
-            if fitting:
-                return fitting[0]
-        return None
+            found = next((name for name in names if name in (wanted, Path(wanted).stem)), None)
+            if found is None:
+                raise ConfigError(f"the column map finds {table} in {wanted!r}: there are {', '.join(names)}")
+            return found
+        plain = {plain_name(name): name for name in reversed(names)}
+        return next((plain[word] for word in FILES[table] if word in plain), None)
 
     def match(self, table: str, there: Sequence[str]) -> dict[str, str | None]:
         """Return the column of theirs for each of ours, None where there is none."""
@@ -181,13 +177,12 @@ class ColumnMap:
             raise ConfigError(
                 f"the column map names {', '.join(unknown)} of {table}: its columns are {', '.join(there)}"
             )
-        plain = {plain_name(name): name for name in reversed(there)}
+        free = {plain_name(name): name for name in reversed(there)}
+        free = {plain: name for plain, name in free.items() if name not in given.values()}
         found: dict[str, str | None] = {}
         for ours in (*REQUIRED[table], *OPTIONAL[table]):
             words = (plain_name(ours), *SYNONYMS.get(ours, ()))
-            taken = set(given.values())
-            guess = next((plain[word] for word in words if word in plain and plain[word] not in taken), None)
-            found[ours] = given.get(ours, guess)
+            found[ours] = given.get(ours, next((free[word] for word in words if word in free), None))
         return found
 
 
