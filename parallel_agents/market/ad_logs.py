@@ -23,7 +23,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from parallel_agents.core.errors import ConfigError, ShapeError
 from parallel_agents.market.database import connect, explained, load_pyarrow, path_list
-from parallel_agents.market.discovery.competition import known
+from parallel_agents.market.discovery.export_reader import known
 from parallel_agents.tracking.statistics import Interval
 
 Floats = NDArray[np.float64]

@@ -12,11 +12,12 @@ from scipy.stats import binomtest
 
 from parallel_agents.market.discovery import Estimate, Vocabulary, discover
 from parallel_agents.market.discovery.click_history import read_history
-from parallel_agents.market.discovery.competition import ClickWorth, read_ad_history
+from parallel_agents.market.discovery.competition import read_ad_history
+from parallel_agents.market.discovery.conversion import ClickWorth
+from parallel_agents.market.discovery.discover import fit_competition
 from parallel_agents.market.discovery.estimation import LEVEL, Ints
 from parallel_agents.market.discovery.export_reader import open_export
 from parallel_agents.market.discovery.patterns import Competition
-from parallel_agents.market.discovery.rivals import fit_competition
 from parallel_agents.market.sample import HiddenMarket, Sample, draw_sample
 
 FAMILIES = {
@@ -142,7 +143,7 @@ def competition_hits(seeds: Iterable[int]) -> dict[str, list[list[bool]]]:
         history = read_history(export, Vocabulary(), utc_offset_hours=0.0)
         ads, one = read_ad_history(export, history), Estimate.one("not looked at")
         worth = {campaign: ClickWorth(one, (one, one)) for campaign in ads.campaigns}
-        fit = fit_competition(ads, history.day_period, history.periods, worth, np.ones(history.periods))
+        fit = fit_competition(ads, history.day_period, worth, np.ones(history.periods))
         for name, truth, e in competition_truth(sample, fit.competition, fit.landscape):
             found[name].append([e.low <= truth <= e.high, narrowed(e, 0.5).low <= truth <= narrowed(e, 0.5).high])
     return found

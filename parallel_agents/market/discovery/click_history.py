@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from parallel_agents.core.errors import ConfigError
 from parallel_agents.market.database import literal
 from parallel_agents.market.discovery.estimation import Floats, Ints
-from parallel_agents.market.discovery.export_reader import Export
+from parallel_agents.market.discovery.export_reader import Export, known
 
 PERIOD_DAYS = 7
 VISITS = 3  # first, second, third or later
@@ -99,7 +99,7 @@ class History:
     creatives: tuple[str, ...]  # of paid clicks
     periods: int
     # users
-    clicks: Ints  # (U,)
+    clicks: Floats  # (U,)
     topic_pages: Floats  # (U, T)
     health_pages: Floats  # (U,)
     engagement: Floats  # (U, 3): number, sum and sum of squares of log seconds on a page
@@ -135,7 +135,7 @@ class History:
         """Shape (C,): 1 where a purchase was seen."""
         return np.isfinite(self.delay).astype(np.float64)
 
-    def per_user(self, clicks: Floats) -> Floats:
+    def per_user(self, clicks: Floats | NDArray[np.bool_]) -> Floats:
         """Return the sums (U,) of a click column (C,) by user."""
         return np.asarray(np.bincount(self.user, clicks, len(self.clicks)), np.float64)
 
@@ -170,10 +170,6 @@ def read_history(export: Export, vocabulary: Vocabulary, *, utc_offset_hours: fl
     devices, device = np.unique(users["device"].astype(str), return_inverse=True)
     (campaigns, campaign), (creatives, creative) = (_paid_names(clicks, name) for name in ("campaign", "creative"))
     periods = max(1, days // PERIOD_DAYS)
-
-    def hours(column: Any) -> Floats:
-        return np.asarray(np.ma.filled(column.astype(np.float64), np.nan)) / _HOUR
-
     return History(
         first_day=np.datetime64(first, "D"),
         days=days,
@@ -184,7 +180,7 @@ def read_history(export: Export, vocabulary: Vocabulary, *, utc_offset_hours: fl
         campaigns=campaigns,
         creatives=creatives,
         periods=periods,
-        clicks=users["clicks"].astype(np.int64),
+        clicks=users["clicks"].astype(np.float64),
         topic_pages=np.stack([users[f"topic_{i}"] for i in range(len(vocabulary.names))], 1).astype(np.float64),
         health_pages=users["health"].astype(np.float64),
         engagement=np.stack([users[f"engaged_{i}"] for i in range(3)], axis=1).astype(np.float64),
@@ -194,10 +190,10 @@ def read_history(export: Export, vocabulary: Vocabulary, *, utc_offset_hours: fl
         channel=channel,
         campaign=campaign,
         creative=creative,
-        worth=np.ma.filled(clicks["worth"].astype(np.float64), 0.0),
+        worth=known(clicks["worth"]),
         visit=np.minimum(clicks["visit"].astype(np.int64), VISITS) - 1,
-        monitored=hours(clicks["monitored"]),
-        delay=hours(clicks["delay"]),
+        monitored=known(clicks["monitored"]) / _HOUR,
+        delay=known(clicks["delay"]) / _HOUR,
         buyer=bought["buyer"].astype(np.int64),
         value=bought["value"].astype(np.float64),
         bought_period=_period_of((bought["ts"] - start) / _HOUR, periods),
@@ -260,7 +256,6 @@ def _make_tables(export: Export, vocabulary: Vocabulary, offset: int) -> None:
     topic = "CASE " + " ".join(f"WHEN {_matches(w)} THEN {i}" for i, (_, w) in enumerate(vocabulary.topics))
     topic += f" ELSE {len(vocabulary.topics)} END"
     counts = ", ".join(f"count(*) FILTER (topic = {i}) AS topic_{i}" for i in range(len(vocabulary.names)))
-    filled = ", ".join(f"coalesce(topic_{i}, 0) AS topic_{i}" for i in range(len(vocabulary.names)))
     run(f"""
         CREATE TABLE users AS
         WITH views AS (
@@ -270,7 +265,7 @@ def _make_tables(export: Export, vocabulary: Vocabulary, offset: int) -> None:
             WHERE name = 'page_view' AND page IS NOT NULL AND NOT {_matches(vocabulary.funnel)}),
         read AS (
             SELECT "user", {counts}, count(*) FILTER (health) AS health, count(engaged) AS engaged_0,
-                coalesce(sum(engaged), 0) AS engaged_1, coalesce(sum(engaged * engaged), 0) AS engaged_2
+                sum(engaged) AS engaged_1, sum(engaged * engaged) AS engaged_2
             FROM views GROUP BY "user"),
         owned AS (
             SELECT "user", first(CASE WHEN system LIKE '%ios%' OR system LIKE '%iphone%' THEN 'ios'
@@ -278,7 +273,5 @@ def _make_tables(export: Export, vocabulary: Vocabulary, offset: int) -> None:
                 ELSE coalesce(category, 'unknown') END ORDER BY ts) AS device
             FROM local_hits GROUP BY "user"),
         came AS (SELECT "user", min(user_id) AS id, count(*) AS clicks FROM clicks GROUP BY "user")
-        SELECT came.*, device, {filled},
-            coalesce(health, 0) AS health, coalesce(engaged_0, 0) AS engaged_0,
-            coalesce(engaged_1, 0) AS engaged_1, coalesce(engaged_2, 0) AS engaged_2
+        SELECT came.*, device, coalesce(COLUMNS('^(topic_|health|engaged_)'), 0)
         FROM came JOIN owned USING ("user") LEFT JOIN read USING ("user")""")

@@ -7,7 +7,7 @@ how rivals bid from these.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from parallel_agents.core.errors import ConfigError
 from parallel_agents.market.discovery.click_history import History
+from parallel_agents.market.discovery.conversion import ClickWorth
 from parallel_agents.market.discovery.estimation import (
     Estimate,
     Fit,
@@ -27,7 +28,7 @@ from parallel_agents.market.discovery.estimation import (
     hour_waves,
     ratio,
 )
-from parallel_agents.market.discovery.export_reader import Export
+from parallel_agents.market.discovery.export_reader import Export, known
 from parallel_agents.market.discovery.patterns import Campaign, Mechanism
 
 _LONGEST_MEMORY = 0.98  # of impressions, a day later
@@ -99,16 +100,15 @@ def read_ad_history(export: Export, history: History) -> AdHistory:
     What a row does not say stays unknown: a day without a bid has none, and without an impression share nobody knows
     how many auctions there were. Rows without a position count as the first one.
     """
-    columns = """first(channel) AS channel, coalesce(CAST(creative AS VARCHAR), '(none)') AS creative,
-        coalesce(position, 1) AS position, sum(impressions) AS impressions, sum(coalesce(clicks, 0)) AS clicks,
-        sum(coalesce(cost, 0)) AS cost, avg(bid) AS bid, avg(impression_share) AS share"""
-    ads = _by_day(export, history, "ads", columns, "impressions > 0 AND campaign IS NOT NULL")
+    columns = """first(channel) AS channel, coalesce(creative, '(none)') AS creative, coalesce(position, 1) AS position,
+        sum(impressions) AS impressions, sum(coalesce(clicks, 0)) AS clicks, sum(coalesce(cost, 0)) AS cost,
+        avg(bid) AS bid, avg(impression_share) AS share"""
+    ads = _by_day(export, history, "ads", columns, where="impressions > 0")
     if not len(ads["day"]):
         raise ConfigError(f"the ads table of {export.source} holds no impression within the days of the events")
-    campaigns, campaign = np.unique(ads["campaign"].astype(str), return_inverse=True)
+    campaigns, first, campaign = np.unique(ads["campaign"].astype(str), return_index=True, return_inverse=True)
     creatives, creative = np.unique(ads["creative"].astype(str), return_inverse=True)
-    day, impressions = ads["day"].astype(np.int64), known(ads["impressions"])
-    bid, share = known(ads["bid"]), known(ads["share"])
+    day, impressions, bid, share = ads["day"], ads["impressions"], known(ads["bid"]), known(ads["share"])
     shape = (history.days, len(campaigns))
     cell = day * shape[1] + campaign
     won = np.bincount(cell, impressions, shape[0] * shape[1]).reshape(shape)
@@ -121,7 +121,7 @@ def read_ad_history(export: Export, history: History) -> AdHistory:
     hourly, top = _read_hours(export, history, names, auctions)
     return AdHistory(
         campaigns=names,
-        channels=tuple(str(ads["channel"][np.flatnonzero(campaign == j)[0]]) for j in range(len(names))),
+        channels=tuple(map(str, ads["channel"][first])),
         creatives=tuple(map(str, creatives)),
         rivals=rivals,
         users=len(history.clicks),
@@ -130,8 +130,8 @@ def read_ad_history(export: Export, history: History) -> AdHistory:
         creative=creative,
         position=ads["position"].astype(np.int64) - 1,
         impressions=impressions,
-        clicks=known(ads["clicks"]),
-        cost=known(ads["cost"]),
+        clicks=ads["clicks"],
+        cost=ads["cost"],
         bid=bid,
         shown=daily / len(history.clicks),
         auctions=auctions,
@@ -144,17 +144,19 @@ def read_ad_history(export: Export, history: History) -> AdHistory:
     )
 
 
-def _by_day(export: Export, history: History, table: str, columns: str, condition: str = "true") -> dict[str, Any]:
-    """Return columns of a report, in which figures are aggregated, by day and campaign."""
+def _by_day(
+    export: Export, history: History, table: str, columns: str, *, where: str = "true", having: str = "true"
+) -> dict[str, Any]:
+    """Return columns of a report, in which figures are aggregated, by day and campaign.
+
+    Days are those of the events, campaigns those of which the ads table shows an impression on one of these.
+    """
     day = f"datediff('day', DATE '{history.first_day}', date)"
+    within = f"{day} BETWEEN 0 AND {history.days - 1}"
     return export.rows(f"""
-        SELECT {day} AS day, CAST(campaign AS VARCHAR) AS campaign, {columns}
-        FROM {table} WHERE {condition} AND {day} BETWEEN 0 AND {history.days - 1} GROUP BY ALL ORDER BY ALL""")
-
-
-def known(column: Any) -> Floats:
-    """Return a column as floats, NaN where it is null."""
-    return np.asarray(np.ma.filled(np.ma.asarray(column).astype(np.float64), np.nan))
+        SELECT {day} AS day, campaign, {columns} FROM {table}
+        WHERE {where} AND {within} AND campaign IN (SELECT campaign FROM ads WHERE impressions > 0 AND {within})
+        GROUP BY ALL HAVING {having} ORDER BY ALL""")
 
 
 def _mean_of_known(cell: Ints, weight: Floats, column: Floats, shape: tuple[int, int]) -> Floats:
@@ -181,12 +183,11 @@ def _read_hours(
         return held, top
     columns = """hour, sum(impressions) AS impressions, avg(impression_share) AS share,
         avg(top_impression_share) AS top"""
-    rows = _by_day(export, history, "ads_by_hour", columns, "impression_share > 0 AND hour BETWEEN 0 AND 23")
-    there = np.isin(rows["campaign"].astype(str), campaigns) & np.isfinite(known(rows["top"]))
-    campaign = np.searchsorted(campaigns, rows["campaign"][there].astype(str))
-    place = (rows["day"][there].astype(np.int64), rows["hour"][there].astype(np.int64), campaign)
-    held[place] = known(rows["impressions"])[there] / known(rows["share"])[there]
-    top[place] = np.minimum(known(rows["top"])[there], 1.0) * held[place]
+    where = "impression_share > 0 AND hour BETWEEN 0 AND 23"
+    rows = _by_day(export, history, "ads_by_hour", columns, where=where, having="isfinite(top)")
+    place = (rows["day"], rows["hour"].astype(np.int64), np.searchsorted(campaigns, rows["campaign"].astype(str)))
+    held[place] = known(rows["impressions"]) / rows["share"]
+    top[place] = np.minimum(rows["top"], 1.0) * held[place]
     seen, of_day = held > 0.0, np.broadcast_to(np.nan_to_num(auctions)[:, None, :], shape)
     usual = held.sum(axis=0) / np.maximum((of_day * seen).sum(axis=0), 1.0)
     return np.where(seen | ~seen.any(axis=1, keepdims=True), held, usual * of_day), top
@@ -202,15 +203,11 @@ def _read_insights(
     if "auction_insights" not in export.reports:
         nobody = np.zeros((*auctions.shape, 0))
         return (), nobody, nobody, nobody, auctions
-    columns = """CAST(competitor AS VARCHAR) AS competitor, avg(overlap_rate) AS overlap,
-        avg(position_above_rate) AS above, avg(impression_share) AS share"""
-    rows = _by_day(export, history, "insights", columns)
-    there = np.isin(rows["campaign"].astype(str), campaigns)
-    overlap, higher = known(rows["overlap"]), known(rows["above"])
-    there &= np.isfinite(overlap) & np.isfinite(higher)
-    rivals, rival = np.unique(rows["competitor"].astype(str)[there], return_inverse=True)
-    campaign = np.searchsorted(campaigns, rows["campaign"][there].astype(str))
-    place = (rows["day"][there].astype(np.int64), campaign, rival)
+    columns = """competitor, avg(overlap_rate) AS overlap, avg(position_above_rate) AS above,
+        avg(impression_share) AS share"""
+    rows = _by_day(export, history, "insights", columns, having="isfinite(overlap) AND isfinite(above)")
+    rivals, rival = np.unique(rows["competitor"].astype(str), return_inverse=True)
+    place = (rows["day"], np.searchsorted(campaigns, rows["campaign"].astype(str)), rival)
     took_part = np.zeros(auctions.shape, np.bool_)
     took_part[place[:2]] = True
     seen = np.nan_to_num(auctions) > 0.0
@@ -218,12 +215,13 @@ def _read_insights(
     size = np.where(seen, auctions, 0.0).sum(axis=1) / np.maximum((seen * usual).sum(axis=1), 1e-9)  # of the day
     auctions = np.where((auctions == 0.0) & took_part, np.outer(size, usual), auctions)
     held = np.nan_to_num(auctions)[place[:2]]
-    met, above = np.zeros((2, *auctions.shape, len(rivals)))
-    met[place] = overlap[there] * held
-    above[place] = met[place] * higher[there]
-    share = known(rows["share"])[there]
-    shown = np.zeros_like(met) if np.isfinite(share).any() else np.full_like(met, np.nan)
-    shown[place] = np.nan_to_num(share) * held if np.isfinite(share).any() else np.nan
+    met, above, shown = np.zeros((3, *auctions.shape, len(rivals)))
+    met[place] = rows["overlap"] * held
+    above[place] = met[place] * rows["above"]
+    share = known(rows["share"])
+    shown[place] = np.nan_to_num(share) * held
+    if not np.isfinite(share).any():
+        shown[:] = np.nan
     return tuple(map(str, rivals)), met, above, shown, auctions
 
 
@@ -315,14 +313,6 @@ def fit_creatives(ads: AdHistory) -> Creatives:
     )
 
 
-@dataclass(frozen=True, eq=False)
-class ClickWorth:
-    """What the events say of a campaign: the value of a click, and how conversion changes during a day."""
-
-    value: Estimate
-    hour_value: tuple[Estimate, ...]
-
-
 def fit_campaigns(
     ads: AdHistory, worth: Mapping[str, ClickWorth], hours: Fit | None, creatives: Creatives
 ) -> dict[str, Campaign]:
@@ -334,23 +324,17 @@ def fit_campaigns(
     for j, name in enumerate(ads.campaigns):
         rows = ads.campaign == j
         if name in worth and ads.clicks[rows].sum() > 0 and np.isfinite(ads.log_bid[:, j]).any():
-            flat = Estimate.zero(0, "no report by hour: assumed equal at all hours")
-            price = (flat, flat) if hours is None else tuple(_coefficient(hours, len(ads.campaigns), j, ads))
+            price: tuple[Estimate, ...] = (Estimate.zero(0, "no report by hour: assumed equal at all hours"),) * 2
+            if hours is not None:
+                source = "top position by hour, against our bid of the day, probit"
+                count = float(ads.hourly_auctions[:, :, j].sum())
+                price = tuple(hours.estimate(i, count=count, source=source) for i in (j, len(ads.campaigns) + j))
             campaigns[name] = _campaign(ads, j, worth[name], price, creatives)
-    seen = [c.reserve.value for c in campaigns.values() if c.reserve.low > 0.0]
-    return {n: replace(c, reserve=_likely(c.reserve, min(seen, default=np.inf))) for n, c in campaigns.items()}
-
-
-def _likely(reserve: Estimate, elsewhere: float) -> Estimate:
-    """Return a reserve of which only an upper bound is known, at that of the other campaigns where this is lower."""
-    return replace(reserve, value=elsewhere) if reserve.low == 0.0 and elsewhere < reserve.high else reserve
-
-
-def _coefficient(hours: Fit, campaigns: int, j: int, ads: AdHistory) -> Iterator[Estimate]:
-    """Yield the sine and cosine of campaign j."""
-    for i in (j, campaigns + j):
-        count = float(ads.hourly_auctions[:, :, j].sum())
-        yield hours.estimate(i, count=count, source="top position by hour, against our bid of the day, probit")
+    elsewhere = min((c.reserve.value for c in campaigns.values() if c.reserve.low > 0.0), default=np.inf)
+    for name, c in campaigns.items():
+        if c.reserve.low == 0.0 and elsewhere < c.reserve.high:  # only an upper bound is known
+            campaigns[name] = replace(c, reserve=replace(c.reserve, value=elsewhere))
+    return campaigns
 
 
 def _campaign(
@@ -420,22 +404,20 @@ def _reserve(ads: AdHistory, creatives: Creatives, clicked: NDArray[np.bool_], m
     return Estimate(highest / 2.0, 0.0, highest, "linear", len(price), source)
 
 
-def price_by_hour(ads: AdHistory, quality: Floats, period: Ints, periods: int) -> Fit | None:
+def price_by_hour(ads: AdHistory, quality: Floats, period: Ints) -> Fit | None:
     """Return how the log price of the top position changes during a day: sine and cosine by campaign (2 · J)."""
     place = np.nonzero((ads.hourly_auctions > 0.0) & np.isfinite(ads.log_bid)[:, None, :])
     day, hour, campaign = place
     count = len(ads.campaigns)
     if len(day) < 10 * count or len(np.unique(campaign)) < count:
         return None
-    by_campaign = -dummies(campaign, count)
-    waves = [by_campaign * wave[hour, None] for wave in hour_waves()]
-    offer = (ads.log_bid + quality)[day, campaign]
-    x = np.hstack([*waves, by_campaign, -dummies(period[day], periods, drop=0), offer[:, None]])
+    waves = [wave[hour] for wave in hour_waves()]
+    x = _price_design(ads, quality, period, day, campaign, waves)
     fit = fit_probit(x, ads.hourly_top[place], ads.hourly_auctions[place], day)
     return fit.block(0, np.eye(2 * count) / max(float(fit.values[-1]), 1e-3))
 
 
-def price_by_period(ads: AdHistory, quality: Floats, period: Ints, periods: int) -> Fit:
+def price_by_period(ads: AdHistory, quality: Floats, period: Ints) -> Fit:
     """Return the deviation (Q,) of the log price of the top position: the bid that is first half of the time.
 
     `period` (D,). The top position is won with probability Φ((log bid + quality − price) / spread).
@@ -443,11 +425,18 @@ def price_by_period(ads: AdHistory, quality: Floats, period: Ints, periods: int)
     top = ads.cells(ads.impressions * (ads.position == 0))
     there = np.isfinite(ads.log_bid) & (np.nan_to_num(ads.auctions) > 0)
     day, campaign = np.nonzero(there)
-    offer = (ads.log_bid + quality)[there]
-    by_campaign = -dummies(campaign, len(ads.campaigns))
-    x = np.hstack([by_campaign, -dummies(period[day], periods, drop=0), offer[:, None]])
-    fit = fit_probit(x, top[there], ads.auctions[there], day)
+    fit = fit_probit(_price_design(ads, quality, period, day, campaign), top[there], ads.auctions[there], day)
     slope = max(float(fit.values[-1]), 1e-3)
-    share = np.bincount(period, minlength=periods) / len(period)
-    effects = np.eye(periods)[:, 1:]
+    share = np.bincount(period) / len(period)
+    effects = np.eye(len(share))[:, 1:]
     return fit.block(len(ads.campaigns), (effects - share @ effects) / slope)
+
+
+def _price_design(
+    ads: AdHistory, quality: Floats, period: Ints, day: Ints, campaign: Ints, waves: Sequence[Floats] = ()
+) -> Floats:
+    """Return the causes by row of being on top: waves of the hours by campaign, campaign, period, and our offer."""
+    by_campaign = -dummies(campaign, len(ads.campaigns))
+    by_period = -dummies(period[day], int(period.max()) + 1, drop=0)
+    offer = (ads.log_bid + quality)[day, campaign]
+    return np.hstack([*(by_campaign * wave[:, None] for wave in waves), by_campaign, by_period, offer[:, None]])

@@ -23,7 +23,7 @@ from parallel_agents.market.discovery.estimation import (
     ratio,
 )
 
-_FEWEST = 10  # purchases that a class needs for a delay of its own
+FEWEST_PURCHASES = 10  # purchases that a class needs for a delay of its own
 _WEAK = 1e-3  # prior precision of a class's parameters
 _PERIOD = 4.0  # prior precision of a period's log shift: a standard deviation of ½
 _PREFERRED = ("paid_search", "ios")  # reference levels, if they exist
@@ -85,22 +85,16 @@ def _reference_level(names: tuple[str, ...], levels: Ints) -> int:
     return int(np.bincount(levels, minlength=len(names)).argmax())
 
 
-def _period_share(history: History) -> Floats:
-    """Return the share of clicks (Q,) in each period."""
-    return np.bincount(history.period, minlength=history.periods) / len(history.user)
+def _centred(history: History, fit: Fit, classes: int, start: int) -> tuple[Fit, Fit]:
+    """Return the first `classes` parameters at the average period of a click, and the period effects less that average.
 
-
-def _at_average_period(fit: Fit, classes: int, start: int, share: Floats) -> Fit:
-    """Return the first `classes` parameters plus the average of the period effects, which begin at `start`."""
+    The period effects begin at `start`.
+    """
+    share = np.bincount(history.period, minlength=history.periods) / len(history.user)
     directions = np.zeros((classes, len(fit.values)))
     directions[:, :classes] = np.eye(classes)
     directions[:, start : start + len(share)] = share
-    return fit.combine(directions)
-
-
-def _period_deviations(fit: Fit, start: int, share: Floats) -> Fit:
-    """Return the period effects, which begin at `start`, less their average."""
-    return fit.block(start, np.eye(len(share)) - share)
+    return fit.combine(directions), fit.block(start, np.eye(len(share)) - share)
 
 
 def _class_of_buyers(history: History, chance: Floats, weights: Floats) -> Floats:
@@ -131,19 +125,22 @@ def _designs(column: Ints, period: Ints, periods: int) -> tuple[Floats, Floats, 
 def _fit_delays(history: History, chance: Floats, weights: Floats) -> Delays:
     """Fit Weibull delays with a scale and shape by class, and a shift of the scale by period."""
     bought = np.flatnonzero(np.isfinite(history.delay))
-    if len(bought) < _FEWEST:
-        raise ConfigError(f"only {len(bought)} purchases follow a click: at least {_FEWEST} are needed to learn delays")
+    if len(bought) < FEWEST_PURCHASES:
+        raise ConfigError(
+            f"only {len(bought)} purchases follow a click: at least {FEWEST_PURCHASES} are needed to learn delays"
+        )
     classes, buyer = weights.shape[1], history.user[bought]
-    pool = np.where(weights[buyer].sum(axis=0) >= _FEWEST, np.arange(classes), classes)  # scarce classes share one
+    pool = np.where(
+        weights[buyer].sum(axis=0) >= FEWEST_PURCHASES, np.arange(classes), classes
+    )  # scarce classes share one
     used, column = np.unique(pool, return_inverse=True)
     by_class, design, precision = _designs(column, history.period[bought], history.periods)
     prior = _class_of_buyers(history, chance, weights)[buyer]
     fit = fit_weibull(design, by_class, history.delay[bought], history.monitored[bought], prior, buyer, precision)
 
-    share, n = _period_share(history), len(used)
-    scale = _at_average_period(fit, n, n, share).combine(np.eye(n)[column])
-    shape = fit.block(n + history.periods, np.eye(n)[column])
-    period = _period_deviations(fit, n, share)
+    n = len(used)
+    by_column, period = _centred(history, fit, n, n)
+    scale, shape = (own.combine(np.eye(n)[column]) for own in (by_column, fit[n + history.periods :]))
     log_scale = scale.values + period.values[history.period][:, None]
     hazard = np.exp(np.clip(np.exp(shape.values) * (np.log(history.monitored)[:, None] - log_scale), -60.0, 5.0))
     return Delays(scale, shape, period, np.asarray(-np.expm1(-hazard)))
@@ -152,16 +149,13 @@ def _fit_delays(history: History, chance: Floats, weights: Floats) -> Delays:
 def _fit_rates(history: History, weights: Floats, delays: Delays) -> Rates:
     """Fit conversion as a product of class, channel, device, visit and period; exposure is what could be observed."""
     classes, periods = weights.shape[1], history.periods
-    channel = _reference_level(history.channels, history.channel)
-    device = _reference_level(history.devices, history.device)
-    by_click = np.hstack(
-        [
-            dummies(history.channel, len(history.channels), drop=channel),
-            dummies(history.device[history.user], len(history.devices), drop=device),
-            dummies(history.visit, VISITS, drop=0),
-            dummies(history.period, periods),
-        ]
+    causes = (  # level of every click, number of levels, reference
+        (history.channel, len(history.channels), _reference_level(history.channels, history.channel)),
+        (history.device[history.user], len(history.devices), _reference_level(history.devices, history.device)),
+        (history.visit, VISITS, 0),
     )
+    by_cause = [dummies(level, count, drop=reference) for level, count, reference in causes]
+    by_click = np.hstack([*by_cause, dummies(history.period, periods)])
     k = np.tile(np.arange(classes), len(history.user))
     x = np.hstack([dummies(k, classes), np.repeat(by_click, classes, axis=0)])
     fit = fit_poisson(
@@ -172,21 +166,14 @@ def _fit_rates(history: History, weights: Floats, delays: Delays) -> Rates:
         np.repeat(history.user, classes),
         np.concatenate([np.full(x.shape[1] - periods, _WEAK), np.full(periods, _PERIOD)]),
     )
-    sizes = [len(history.channels) - 1, len(history.devices) - 1, VISITS - 1, periods]
-    starts = (classes + np.concatenate([[0], np.cumsum(sizes)])).tolist()
-    share = _period_share(history)
-
-    def factors(block: int, reference: int) -> Fit:
-        return fit.block(starts[block], np.insert(np.eye(sizes[block]), reference, 0.0, axis=0))
-
-    return Rates(
-        base=_at_average_period(fit, classes, starts[3], share),
-        channel=factors(0, channel),
-        device=factors(1, device),
-        visit=factors(2, 0),
-        period=_period_deviations(fit, starts[3], share),
-        expected=np.exp(x @ fit.values).reshape(-1, classes) * delays.observable,
-    )
+    factors, start = [], classes
+    for _, count, reference in causes:
+        factors.append(fit.block(start, dummies(np.arange(count), count, drop=reference)))
+        start += count - 1
+    channel, device, visit = factors
+    base, period = _centred(history, fit, classes, start)
+    expected = np.exp(x @ fit.values).reshape(-1, classes) * delays.observable
+    return Rates(base, channel, device, visit, period, expected)
 
 
 def _fit_values(history: History, chance: Floats, weights: Floats) -> Values:
@@ -195,34 +182,38 @@ def _fit_values(history: History, chance: Floats, weights: Floats) -> Values:
     by_class, design, precision = _designs(np.arange(classes), history.bought_period, periods)
     prior = _class_of_buyers(history, chance, weights)[history.buyer]
     fit = fit_normal(design, by_class, np.log(history.value), prior, history.buyer, precision)
-    share = _period_share(history)
-    return Values(
-        mean=_at_average_period(fit, classes, classes, share),
-        spread=fit.block(classes + periods, np.eye(classes)),
-        period=_period_deviations(fit, classes, share),
-    )
+    mean, period = _centred(history, fit, classes, classes)
+    return Values(mean, fit[classes + periods :], period)
 
 
-def value_of_clicks(history: History, campaign: int, conversion: Conversion) -> Estimate:
-    """Return the value of a click of a campaign, purchases not yet seen included."""
-    clicks = history.campaign == campaign
-    return ratio(
-        history.per_user(history.worth * clicks),
-        history.per_user(conversion.observable * clicks),
-        "log",
-        count=int(clicks.sum()),
-        source="purchase value per click of the campaign, corrected for purchases not yet seen",
-    )
+@dataclass(frozen=True, eq=False)
+class ClickWorth:
+    """What the events say of a campaign: the value of a click, and how conversion changes during a day."""
+
+    value: Estimate
+    hour_value: tuple[Estimate, ...]  # sine and cosine, log
 
 
-def conversion_by_hour(history: History, weights: Floats, rates: Rates) -> Fit:
-    """Return how log conversion changes during a day: sine and cosine by campaign (2 · J), shrunk towards none."""
+def worth_of_clicks(history: History, weights: Floats, conversion: Conversion) -> dict[str, ClickWorth]:
+    """Return the worth of a click of every paid campaign, purchases not yet seen included.
+
+    The course of a day is shrunk towards none.
+    """
     count, paid = len(history.campaigns), history.campaign >= 0
     angle = 2.0 * np.pi * history.time[paid] / 24.0
     by_campaign = dummies(history.campaign[paid], count)
     x = np.hstack([by_campaign, by_campaign * np.sin(angle)[:, None], by_campaign * np.cos(angle)[:, None]])
-    expected = np.maximum((weights[history.user] * rates.expected).sum(axis=1)[paid], 1e-9)
+    expected = np.maximum((weights[history.user] * conversion.rates.expected).sum(axis=1)[paid], 1e-9)
     precision = np.concatenate([np.full(count, _WEAK), np.full(2 * count, _PERIOD)])
-    ones = np.ones(len(x))
-    fit = fit_poisson(x, history.converted[paid], expected, ones, history.user[paid], precision)
-    return fit.block(count, np.eye(2 * count))
+    fit = fit_poisson(x, history.converted[paid], expected, np.ones(len(x)), history.user[paid], precision)
+    value_source = "purchase value per click of the campaign, corrected for purchases not yet seen"
+    hour_source, worth = "conversion by hour of the click, shrunk", {}
+    for j, name in enumerate(history.campaigns):
+        clicks = history.campaign == j
+        value, chance = (history.per_user(own * clicks) for own in (history.worth, conversion.observable))
+        number = int(clicks.sum())
+        worth[name] = ClickWorth(
+            ratio(value, chance, "log", count=number, source=value_source),
+            tuple(fit.estimate(count + i, count=number, source=hour_source) for i in (j, count + j)),
+        )
+    return worth

@@ -8,6 +8,7 @@ at all (DerSimonian and Laird 1986); an axis along which they do not is reported
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -16,20 +17,24 @@ import numpy as np
 
 from parallel_agents.core.errors import ConfigError
 from parallel_agents.market.discovery.click_history import PERIOD_DAYS, VISITS, History, Vocabulary, read_history
-from parallel_agents.market.discovery.competition import ClickWorth, read_ad_history
-from parallel_agents.market.discovery.conversion import (
-    Conversion,
-    conversion_by_hour,
-    fit_conversion,
-    value_of_clicks,
+from parallel_agents.market.discovery.competition import (
+    AdHistory,
+    fit_campaigns,
+    fit_creatives,
+    price_by_hour,
+    price_by_period,
+    read_ad_history,
 )
-from parallel_agents.market.discovery.estimation import Estimate, Fit, Floats, Ints, dummies, fit_poisson
+from parallel_agents.market.discovery.conversion import ClickWorth, Conversion, fit_conversion, worth_of_clicks
+from parallel_agents.market.discovery.day_levels import fit_reactions
+from parallel_agents.market.discovery.estimation import Estimate, Fit, Floats, Ints, dummies, fit_poisson, ratio
 from parallel_agents.market.discovery.export_reader import ColumnMap, open_export
-from parallel_agents.market.discovery.patterns import Patterns, Period
-from parallel_agents.market.discovery.rivals import fit_competition
+from parallel_agents.market.discovery.patterns import Competition, Competitor, Landscape, Patterns, Period
+from parallel_agents.market.discovery.rivals import Auctions, Rivals, cluster_landscapes, describe_rivals
 from parallel_agents.market.discovery.user_segments import classify_users, describe_segments, factors, interest_lift
 
-_FEWEST_DAYS = 14
+FEWEST_DAYS = 14
+_HOUR_ROUNDS = 2  # bids and the wave of the hours depend on each other
 
 
 def discover(
@@ -43,14 +48,13 @@ def discover(
     """Return everything an export shows of its market; the seed only starts the search for classes of users."""
     export = open_export(source, columns)
     history = read_history(export, vocabulary or Vocabulary(), utc_offset_hours=utc_offset_hours)
-    if history.days < _FEWEST_DAYS:
-        raise ConfigError(f"export {export.source} spans {history.days} days: at least {_FEWEST_DAYS} are needed")
+    if history.days < FEWEST_DAYS:
+        raise ConfigError(f"export {export.source} spans {history.days} days: at least {FEWEST_DAYS} are needed")
     classes = classify_users(history, seed=seed)
-    weights = classes.weights(history.clicks.astype(np.float64))
+    weights = classes.weights(history.clicks)
     conversion = fit_conversion(history, classes.chance, weights)
-    delays, rates = conversion.delays, conversion.rates
-    segments, order, notes_on_segments = describe_segments(history, classes, conversion)
-    notes = list(notes_on_segments)
+    rates = conversion.rates
+    segments, notes = describe_segments(history, classes, weights, conversion)
     notes += export.notes
     if export.absent:
         notes.append(f"columns absent from the export: {', '.join(export.absent)}")
@@ -66,11 +70,11 @@ def discover(
         "volume": volume_by_period(history),
         "conversion": rates.period,
         "value": conversion.values.period,
-        "delay": delays.period,
+        "delay": conversion.delays.period,
     }
     for i, device in enumerate(history.devices):
         deviations[f"device:{device}"] = mix_by_period(history, (history.device == i).astype(np.float64))
-    for k, segment in zip(order, segments, strict=True):
+    for k, segment in segments.items():
         deviations[f"segment:{segment.name}"] = mix_by_period(history, weights[:, k])
     competition, landscape = None, np.zeros(history.periods, np.int64)
     if "ads" in export.reports:
@@ -78,8 +82,8 @@ def discover(
         notes += _unmatched(history.campaigns, ads.campaigns)
         gap = ads.unknown()
         if gap is None:
-            worth, bought = _click_worth(history, conversion, weights), _bought(history, conversion)
-            fit = fit_competition(ads, history.day_period, history.periods, worth, bought)
+            worth, bought = worth_of_clicks(history, weights, conversion), _bought(history, conversion)
+            fit = fit_competition(ads, history.day_period, worth, bought)
             competition, landscape, deviations["price"] = fit.competition, fit.landscape, fit.price
             notes += fit.notes
         else:
@@ -94,8 +98,8 @@ def discover(
         days=history.days,
         users=len(history.clicks),
         events=history.events,
-        segments=segments,
-        interest_lift=interest_lift(history, weights, rates, dict(zip(order, segments, strict=True))),
+        segments=tuple(segments.values()),
+        interest_lift=interest_lift(history, weights, rates, segments),
         channels=factors(history, history.channels, history.channel, rates.channel, conversion),
         devices=factors(history, history.devices, history.device[history.user], rates.device, conversion),
         visits=tuple(rates.visit.log_estimate(i, count=visit_counts[i], source=visit_source) for i in range(VISITS)),
@@ -106,6 +110,69 @@ def discover(
         periods=_periods(history, landscape, _effects(history.periods, deviations, notes)),
         not_identified=tuple(notes),
     )
+
+
+@dataclass(frozen=True, eq=False)
+class CompetitionFit:
+    """The competition, the landscape (Q,) and log price deviation (Q,) of every period, and what is not identified."""
+
+    competition: Competition
+    landscape: Ints
+    price: Fit
+    notes: list[str]
+
+
+def fit_competition(ads: AdHistory, period: Ints, worth: Mapping[str, ClickWorth], bought: Floats) -> CompetitionFit:
+    """Fit campaigns, creatives and rivals; `period` (D,) is the period of every day.
+
+    worth: what the events say of each campaign. bought: purchases after paid clicks, by period (Q,).
+    """
+    creatives = fit_creatives(ads)
+    hours = price_by_hour(ads, creatives.mean_quality, period)
+    campaigns = fit_campaigns(ads, worth, hours, creatives)
+    reserve = np.array([campaigns[c].reserve.value if c in campaigns else 0.0 for c in ads.campaigns])
+    auctions = Auctions(ads, creatives, reserve, hours)
+    landscape = cluster_landscapes(auctions, period)
+    rivals = Rivals.of(auctions, landscape[period])
+    for _ in range(_HOUR_ROUNDS):
+        rivals = rivals.again()
+    rare = [name for r, name in enumerate(ads.rivals) if r not in rivals.bidding]
+    notes = [f"rival {name}: met too rarely, or our bids vary too little, to tell how it bids" for name in rare]
+    if hours is None:
+        notes.append("prices by hour: no ads_by_hour table with impression shares; assumed equal at all hours")
+    if not ads.rivals:
+        notes.append("rivals: no auction-insights table; only the price level of periods is known")
+    competitors: dict[str, Competitor] = {}
+    landscapes: tuple[Landscape, ...] = ()
+    movement = Estimate.zero(0, "nothing known of rivals")
+    if rivals.bidding:
+        rivals = rivals.widened([rivals.varied(variant) for variant in rivals.auctions.variants(campaigns)])
+        campaigns = fit_campaigns(ads, worth, rivals.auctions.hours, creatives)
+        levels, reactions, movement = fit_reactions(rivals)
+        if not np.isfinite(ads.rival_shown).any():
+            notes.append("pacing of rivals: the auction insights hold no impression share of theirs; assumed none")
+        competitors, landscapes = describe_rivals(rivals, landscape, campaigns, levels, reactions)
+        notes.append(
+            "whether rivals bid their true value: only what they bid is seen, shading in first-price auctions apart"
+        )
+    held, cost = ads.auctions.sum(axis=1), ads.cells(ads.cost).sum(axis=1)
+    days = np.isfinite(held) & (held > 0.0) & (cost > 0.0)
+    users, source = np.full(int(days.sum()), float(ads.users)), "eligible auctions per user and day"
+    spent = np.bincount(period, cost)
+    sold = (bought > 0.0) & (spent > 0.0)
+    competition = Competition(
+        campaigns=campaigns,
+        creatives=creatives.rate,
+        fatigue=creatives.fatigue,
+        position=creatives.position,
+        competitors=competitors,
+        landscapes=landscapes,
+        volatility=movement,
+        auctions=ratio(held[days], users, "log", count=len(users), source=source),
+        budget=Estimate.spread_of(cost[days] / held[days], source="spend per eligible auction of each day"),
+        target=Estimate.spread_of(spent[sold] / bought[sold], source="cost per purchase of each period"),
+    )
+    return CompetitionFit(competition, landscape, price_by_period(ads, creatives.mean_quality, period), notes)
 
 
 def load_patterns(source: str | Path = "") -> Patterns:
@@ -206,19 +273,6 @@ def _unmatched(clicked: tuple[str, ...], reported: tuple[str, ...]) -> list[str]
     ]
 
 
-def _click_worth(history: History, conversion: Conversion, weights: Floats) -> dict[str, ClickWorth]:
-    """Return the value of a click and the daily course of conversion, of every paid campaign."""
-    hours, count = conversion_by_hour(history, weights, conversion.rates), len(history.campaigns)
-    source = "conversion by hour of the click, shrunk"
-    return {
-        name: ClickWorth(
-            value_of_clicks(history, j, conversion),
-            tuple(hours.estimate(i, count=float((history.campaign == j).sum()), source=source) for i in (j, count + j)),
-        )
-        for j, name in enumerate(history.campaigns)
-    }
-
-
 def _bought(history: History, conversion: Conversion) -> Floats:
     """Return purchases after paid clicks by period (Q,), those not yet seen included."""
     paid = (history.campaign >= 0).astype(np.float64)
@@ -243,13 +297,12 @@ def _effects(periods: int, deviations: Mapping[str, Fit], notes: list[str]) -> d
 
 def _periods(history: History, landscape: Ints, effects: Mapping[str, tuple[Estimate, ...]]) -> tuple[Period, ...]:
     """Return the periods; the last one is longer where days remain."""
-    last = history.periods - 1
     return tuple(
         Period(
-            str(history.first_day + np.timedelta64(PERIOD_DAYS * q, "D")),
-            PERIOD_DAYS if q < last else history.days - PERIOD_DAYS * q,
+            str(history.first_day + PERIOD_DAYS * q),
+            days,
             int(landscape[q]),
             {axis: estimates[q] for axis, estimates in effects.items()},
         )
-        for q in range(history.periods)
+        for q, days in enumerate(np.bincount(history.day_period).tolist())
     )

@@ -158,21 +158,9 @@ def ratio(top: Floats, bottom: Floats, scale: Scale, *, count: int, source: str)
 
 
 @njit(cache=True)  # type: ignore[untyped-decorator]
-def _normal_cdf(x: Floats) -> Floats:
-    out = np.empty_like(x)
-    for i in range(len(x)):
-        out[i] = 0.5 * math.erfc(-x[i] / math.sqrt(2.0))
-    return out
-
-
-def normal_cdf(x: Floats) -> Floats:
-    """Return the normal distribution function of every element."""
-    return np.asarray(_normal_cdf(np.ravel(np.asarray(x, np.float64))).reshape(np.shape(x)))
-
-
-def normal_density(x: Floats) -> Floats:
-    """Return the normal density of every element."""
-    return np.asarray(np.exp(-x * x / 2.0) / math.sqrt(2.0 * math.pi))
+def normal_cdf(x: float) -> float:
+    """Return the probability that a standard normal number is at most x."""
+    return 0.5 * math.erfc(-x / math.sqrt(2.0))
 
 
 @dataclass(frozen=True, eq=False)
@@ -186,6 +174,10 @@ class Fit:
     def errors(self) -> Floats:
         """Shape (p,): standard errors."""
         return np.sqrt(np.maximum(np.diag(self.covariance), 0.0))
+
+    def __getitem__(self, places: slice) -> Fit:
+        """Return the fit of a run of parameters."""
+        return Fit(self.values[places], self.covariance[places, places])
 
     def combine(self, directions: Floats) -> Fit:
         """Return the fit of linear combinations, one per row of `directions` (q, p)."""
@@ -254,27 +246,23 @@ def _sandwich(hessian: Floats, scores: Floats, clusters: Ints) -> Floats:
 def regress(
     x: Floats,
     derivatives: Callable[[Floats], tuple[Floats, Floats]],
-    weights: Floats,
-    clusters: Ints | None,
+    clusters: Ints,
     start: Floats,
     precision: Floats | float = _RIDGE,
 ) -> Fit:
     """Fit β by Newton's method; `derivatives` gives slope and curvature of a row's log likelihood by η = x β.
 
-    clusters: rows that may depend on each other; None: rows are independent as the model says, and the covariance is
-    the inverse of the curvature. precision: of a normal prior about 0, as for random effects.
+    clusters: rows that may depend on each other. precision: of a normal prior about 0, as for random effects.
     """
     beta, ridge = start.copy(), np.diag(np.broadcast_to(precision, x.shape[1]))
     for _ in range(_MAX_ITERATIONS):
         slope, curvature = derivatives(x @ beta)
-        gradient = x.T @ (weights * slope) - ridge @ beta
-        hessian = (x * (weights * curvature)[:, None]).T @ x + ridge
+        gradient = x.T @ slope - ridge @ beta
+        hessian = (x * curvature[:, None]).T @ x + ridge
         step = np.linalg.solve(hessian, gradient)
         beta += step * min(1.0, 2.0 / max(float(np.abs(step).max()), _TOLERANCE))
         if float(np.abs(step).max()) < _TOLERANCE:
-            if clusters is None:
-                return Fit(beta, np.asarray(np.linalg.inv(hessian)))
-            return Fit(beta, _sandwich(hessian, x * (weights * slope)[:, None], clusters))
+            return Fit(beta, _sandwich(hessian, x * slope[:, None], clusters))
     raise RunError("a regression did not converge: the export may be too small, or a column constant")
 
 
@@ -285,32 +273,25 @@ def fit_poisson(
 
     def derivatives(eta: Floats) -> tuple[Floats, Floats]:
         mean = exposure * np.exp(np.minimum(eta, 50.0))
-        return y - mean, mean
+        return weights * (y - mean), weights * mean
 
     rate = max(float(weights @ y), 0.5) / max(float(weights @ exposure), _TOLERANCE)
     constant = np.linalg.pinv(x.T @ x) @ x.sum(axis=0)  # the combination of columns that is 1 everywhere
     start = np.asarray(constant * math.log(rate), np.float64)
-    return regress(x, derivatives, weights, clusters, start, precision)
+    return regress(x, derivatives, clusters, start, precision)
 
 
-def fit_probit(
-    x: Floats, successes: Floats, trials: Floats, clusters: Ints | None, precision: Floats | float = _RIDGE
-) -> Fit:
+def fit_probit(x: Floats, successes: Floats, trials: Floats, clusters: Ints) -> Fit:
     """Fit successes of trials with probability Φ(x β), by Fisher scoring."""
 
     def derivatives(eta: Floats) -> tuple[Floats, Floats]:
         eta = np.clip(eta, -6.0, 6.0)
-        p = np.clip(normal_cdf(eta), 1e-9, 1.0 - 1e-9)
-        density = normal_density(eta)
+        p = np.clip(each(normal_cdf, eta), 1e-9, 1.0 - 1e-9)
+        density = np.exp(-eta * eta / 2.0) / math.sqrt(2.0 * math.pi)
         per_success = density / (p * (1.0 - p))
         return (successes - trials * p) * per_success, trials * density * per_success
 
-    return regress(x, derivatives, np.ones(len(x)), clusters, np.zeros(x.shape[1]), precision)
-
-
-def _sum_over_classes(scores: Floats, design: Floats) -> Floats:
-    """Return the sum over classes of scores (rows, K) × design (rows, K, p), shape (rows, p)."""
-    return np.asarray(np.einsum("rk,rkp->rp", scores, design))
+    return regress(x, derivatives, clusters, np.zeros(x.shape[1]))
 
 
 def _least_squares_start(design: Floats, prior: Floats, y: Floats, precision: Floats) -> Floats:
@@ -332,11 +313,10 @@ def fit_weibull(
     that of a normal prior about 0: where hardly any delay could be seen to its end, the likelihood alone has no
     maximum.
     """
-    a = scale.shape[2]
     log_delay, log_limit = np.log(np.maximum(delay, 1e-6))[:, None], np.log(monitored)[:, None]
 
-    def scores(beta: Floats) -> Floats:
-        log_scale, k = scale @ beta[:a], np.exp(shape @ beta[a:])
+    def derivatives(log_scale: Floats, log_shape: Floats) -> tuple[Floats, Floats]:
+        k = np.exp(log_shape)
         z = np.clip(k * (log_delay - log_scale), -60.0, 6.0)
         y = np.clip(k * (log_limit - log_scale), -60.0, 6.0)
         hazard, limit_hazard = np.exp(z), np.exp(y)
@@ -346,34 +326,47 @@ def fit_weibull(
         reach = prior * mass / (prior * mass).sum(axis=1, keepdims=True)
         slope = limit_hazard * np.exp(-limit_hazard) / mass  # d log F / d y
         by_scale = k * (posterior * (hazard - 1.0) + reach * slope)
-        by_shape = posterior * (1.0 + z * (1.0 - hazard)) - reach * y * slope
-        return np.hstack([_sum_over_classes(by_scale, scale), _sum_over_classes(by_shape, shape)])
+        return by_scale, posterior * (1.0 + z * (1.0 - hazard)) - reach * y * slope
 
     centre = _least_squares_start(scale, prior, log_delay[:, 0], precision)
-    return _newton(scores, np.concatenate([centre, np.zeros(shape.shape[2])]), clusters, precision)
+    start = np.concatenate([centre, np.zeros(shape.shape[2])])
+    return _newton(derivatives, (scale, shape), start, clusters, precision)
 
 
 def fit_normal(mean: Floats, spread: Floats, y: Floats, prior: Floats, clusters: Ints, precision: Floats) -> Fit:
     """Fit normal values of uncertain class: parameters of mean, then of log spread; shapes as in `fit_weibull`."""
-    a = mean.shape[2]
 
-    def scores(beta: Floats) -> Floats:
-        log_spread = spread @ beta[a:]
-        z = (y[:, None] - mean @ beta[:a]) / np.exp(log_spread)
+    def derivatives(expected: Floats, log_spread: Floats) -> tuple[Floats, Floats]:
+        z = (y[:, None] - expected) / np.exp(log_spread)
         level = np.log(prior) - log_spread - z * z / 2.0
         posterior = np.exp(level - level.max(axis=1, keepdims=True))
         posterior /= posterior.sum(axis=1, keepdims=True)
-        by_mean, by_spread = posterior * z / np.exp(log_spread), posterior * (z * z - 1.0)
-        return np.hstack([_sum_over_classes(by_mean, mean), _sum_over_classes(by_spread, spread)])
+        return posterior * z / np.exp(log_spread), posterior * (z * z - 1.0)
 
     centre = _least_squares_start(mean, prior, y, precision)
     variance = (prior * (y[:, None] - mean @ centre) ** 2).sum() / len(y)
     start = np.concatenate([centre, np.full(spread.shape[2], math.log(max(variance, 1e-6)) / 2.0)])
-    return _newton(scores, start, clusters, precision)
+    return _newton(derivatives, (mean, spread), start, clusters, precision)
 
 
-def _newton(scores: Callable[[Floats], Floats], start: Floats, clusters: Ints, precision: Floats) -> Fit:
-    """Find the zero of the summed scores by damped Newton steps, with derivatives by differences."""
+def _newton(
+    derivatives: Callable[[Floats, Floats], tuple[Floats, Floats]],
+    designs: tuple[Floats, Floats],
+    start: Floats,
+    clusters: Ints,
+    precision: Floats,
+) -> Fit:
+    """Find the zero of the summed scores by damped Newton steps, with their derivatives by differences.
+
+    `derivatives` gives the slopes of a row's log likelihood by its two parameters in every class (rows, K), which
+    follow from β by the `designs` (rows, K, p).
+    """
+    size = designs[0].shape[2]
+
+    def scores(beta: Floats) -> Floats:
+        slopes = derivatives(designs[0] @ beta[:size], designs[1] @ beta[size:])
+        return np.hstack([np.einsum("rk,rkp->rp", *own) for own in zip(slopes, designs, strict=True)])
+
     beta = start.copy()
     for _ in range(_MAX_ITERATIONS):
         rows = scores(beta)

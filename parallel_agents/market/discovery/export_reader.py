@@ -19,6 +19,7 @@ Other names of tables and columns are guessed from synonyms, or given as a map i
 
 from __future__ import annotations
 
+import json
 import re
 import tomllib
 from collections.abc import Mapping, Sequence
@@ -26,8 +27,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from parallel_agents.core.errors import ConfigError
 from parallel_agents.market.database import ATTACHED, connect, explained, identifier, path_list
+from parallel_agents.market.discovery.estimation import Floats
 
 if TYPE_CHECKING:
     import duckdb
@@ -47,16 +51,12 @@ EVENT_COLUMNS = {  # the part of the GA4 schema that is read, with types for JSO
     "event_value_in_usd": "DOUBLE",
 }
 REPORTS = ("ads", "auction_insights", "ads_by_hour")
-_RANGES = {  # lowest and highest value of the reports' columns
+_RANGES = {  # lowest and highest value of the reports' numbers; 0 to 1 are shares
     "impressions": (0, None), "clicks": (0, None), "cost": (0, None), "bid": (0, None), "position": (1, None),
     "impression_share": (0, 1), "overlap_rate": (0, 1), "position_above_rate": (0, 1),
     "hour": (0, 23), "top_impression_share": (0, 1),
 }  # fmt: skip
-_SHARES = ("impression_share", "overlap_rate", "position_above_rate", "top_impression_share")
 _MONEY = ("cost", "bid")
-_WORDS = ("campaign", "creative", "competitor", "channel", "name", "user", "session", "page", "source", "medium",
-          "system", "category", "transaction")  # fmt: skip
-
 
 REQUIRED = {
     "events": ("user", "time", "name"),
@@ -137,6 +137,11 @@ class Export:
         return dict(self.connection.execute(query).fetchnumpy())
 
 
+def known(column: Any) -> Floats:
+    """Return a column of a query as floats, NaN where it is null."""
+    return np.asarray(np.ma.filled(np.ma.asarray(column).astype(np.float64), np.nan))
+
+
 def plain_name(name: str) -> str:
     """Return a name in lower case, letters and digits only.
 
@@ -157,16 +162,12 @@ class ColumnMap:
         """Return which of some files or tables holds a table of ours."""
         if table in self.files:
             wanted = self.files[table]
-            for name in names:
-                if name in (wanted, Path(wanted).stem):
-                    return name
-            raise ConfigError(f"the column map finds {table} in {wanted!r}: there are {', '.join(names)}")
-        plain = {name: plain_name(name) for name in names}
-        for word in FILES[table]:
-            fitting = [name for name, short in plain.items() if short == word]
-            if fitting:
-                return fitting[0]
-        return None
+            found = next((name for name in names if name in (wanted, Path(wanted).stem)), None)
+            if found is None:
+                raise ConfigError(f"the column map finds {table} in {wanted!r}: there are {', '.join(names)}")
+            return found
+        plain = {plain_name(name): name for name in reversed(names)}
+        return next((plain[word] for word in FILES[table] if word in plain), None)
 
     def match(self, table: str, there: Sequence[str]) -> dict[str, str | None]:
         """Return the column of theirs for each of ours, None where there is none."""
@@ -176,13 +177,12 @@ class ColumnMap:
             raise ConfigError(
                 f"the column map names {', '.join(unknown)} of {table}: its columns are {', '.join(there)}"
             )
-        plain = {plain_name(name): name for name in reversed(there)}
+        free = {plain_name(name): name for name in reversed(there)}
+        free = {plain: name for plain, name in free.items() if name not in given.values()}
         found: dict[str, str | None] = {}
         for ours in (*REQUIRED[table], *OPTIONAL[table]):
             words = (plain_name(ours), *SYNONYMS.get(ours, ()))
-            taken = set(given.values())
-            guess = next((plain[word] for word in words if word in plain and plain[word] not in taken), None)
-            found[ours] = given.get(ours, guess)
+            found[ours] = given.get(ours, next((free[word] for word in words if word in free), None))
         return found
 
 
@@ -206,22 +206,17 @@ def read_column_map(path: Path) -> ColumnMap:
     return ColumnMap(files, columns)
 
 
-def column_map_toml(files: Mapping[str, str], columns: Mapping[str, Mapping[str, str | None]]) -> str:
-    """Return a map as TOML; a column that was not found is a comment."""
+def column_map_toml(columns: Mapping[str, Mapping[str, str | None]]) -> str:
+    """Return a map as TOML, whose strings are written as those of JSON; a column that was not found is a comment."""
     lines = []
     for table, entries in columns.items():
-        lines += [f"[{table}]", f"file = {_quoted(files[table])}"] if table in files else [f"[{table}]"]
+        lines.append(f"[{table}]")
         for ours, theirs in entries.items():
             needed = "needed" if ours in REQUIRED[table] else "optional"
-            lines.append(
-                f"{ours} = {_quoted(theirs)}" if theirs is not None else f"# {ours} = ...  # {needed}, not found"
-            )
+            found = f"{ours} = {json.dumps(theirs, ensure_ascii=False)}"
+            lines.append(f"# {ours} = ...  # {needed}, not found" if theirs is None else found)
         lines.append("")
     return "\n".join(lines)
-
-
-def _quoted(text: str) -> str:
-    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
 # -- opening ---------------------------------------------------------------------------------------------------------
@@ -240,13 +235,15 @@ def open_export(source: str | Path | Mapping[str, Any], columns: ColumnMap | Non
             )
         matched: dict[str, Mapping[str, str | None]] = {}
         notes: list[str] = []
-        there = _columns_of(connection, tables["events"])
-        if {"event_timestamp", "event_name"} <= set(there) and not chosen.columns.get("events"):
-            absent = _make_hits(connection, tables["events"], name)
+        types = _columns_of(connection, tables["events"])
+        if {"event_timestamp", "event_name"} <= set(types) and not chosen.columns.get("events"):
+            hits = _nested_hits(types, name)
+            absent = tuple(column for column in EVENT_COLUMNS if column not in types)
         else:
-            matched["events"] = chosen.match("events", list(there))
-            absent = _make_flat_hits(connection, tables["events"], name, matched["events"], there, notes)
-        _check_hits(connection, name)
+            matched["events"] = found = chosen.match("events", list(types))
+            hits = _flat_hits(connection, tables["events"], name, found, types, notes)
+            absent = tuple(ours for ours in OPTIONAL["events"] if found[ours] is None)
+        _make_hits(connection, tables["events"], name, hits)
         reports = frozenset(report for report in REPORTS if report in tables)
         for report in sorted(reports):
             matched[report] = _make_report(connection, report, tables[report], chosen, notes)
@@ -264,7 +261,7 @@ def _attach(
     """Return a connection that can read the source, and for each table the SQL to select from."""
     if isinstance(source, Mapping):
         connection = connect()
-        views = {name: f"given_{name}" for name in ("events", *REPORTS) if name in source}
+        views = {name: f"given_{name}" for name in REQUIRED if name in source}
         for name, view in views.items():
             connection.register(view, source[name])
         return connection, views
@@ -285,7 +282,7 @@ def _database_tables(connection: duckdb.DuckDBPyConnection, columns: ColumnMap) 
     )
     names = [str(row[0]) for row in connection.execute(query, [ATTACHED]).fetchall()]
     quoted = {name: identifier(ATTACHED, "main", name) for name in names}
-    found = {table: columns.table_for(table, names) for table in ("events", *REPORTS)}
+    found = {table: columns.table_for(table, names) for table in REQUIRED}
     tables = {table: quoted[name] for table, name in found.items() if name is not None}
     events = [quoted[n] for n in names if n == "events" or n.startswith("events_")]
     if events and "events" not in columns.files:
@@ -300,7 +297,7 @@ def _table_files(path: Path, columns: ColumnMap) -> dict[str, list[Path]]:
     forms = ("parquet", "jsonl", "csv")
     there = {file.name: file for file in sorted(path.iterdir()) if file.suffix.lstrip(".") in forms}
     stems = {file.stem: file for file in reversed(there.values())}
-    found = {table: columns.table_for(table, [*there, *stems]) for table in ("events", *REPORTS)}
+    found = {table: columns.table_for(table, [*there, *stems]) for table in REQUIRED}
     files = {table: [there.get(name) or stems[name]] for table, name in found.items() if name is not None}
     for form in forms:
         daily = sorted(path.glob(f"events_[0-9]*.{form}"))
@@ -327,10 +324,14 @@ def _scan(paths: list[Path], table: str) -> str:
     return f"read_json({path_list(paths)}, format = 'newline_delimited', hive_partitioning = false{columns})"
 
 
-def microseconds(column: str, kind: str, largest: float | None) -> str:
+def _microseconds(connection: duckdb.DuckDBPyConnection, events: str, theirs: str, kind: str, notes: list[str]) -> str:
     """Return the SQL of a time column as microseconds since 1970: ISO text, dates, seconds, milliseconds or finer."""
+    column = identifier(theirs)
     if kind.startswith(("TIMESTAMP", "DATE")):
         return f"epoch_us(CAST({column} AS TIMESTAMP))"
+    largest = connection.execute(f"SELECT max(TRY_CAST({column} AS DOUBLE)) FROM {events}").fetchall()[0][0]
+    unit = "ISO text" if largest is None else "seconds" if largest < 1e11 else "milli- or microseconds"
+    notes.append(f"events: {theirs!r} is read as {unit}")
     if largest is None:  # text that is no number
         return f"epoch_us(TRY_CAST({column} AS TIMESTAMP))"
     scale = 1_000_000 if largest < 1e11 else 1_000 if largest < 1e14 else 1
@@ -338,59 +339,35 @@ def microseconds(column: str, kind: str, largest: float | None) -> str:
     return f"CAST(TRY_CAST({column} AS DOUBLE) * {scale} / {divisor} AS BIGINT)"
 
 
-def _make_flat_hits(
+def _flat_hits(
     connection: duckdb.DuckDBPyConnection,
     events: str,
     name: str,
     matched: Mapping[str, str | None],
     types: Mapping[str, str],
     notes: list[str],
-) -> tuple[str, ...]:
-    """Create table `hits` from a flat table of events; return our columns that were absent."""
+) -> dict[str, str]:
+    """Return the SQL of the columns of `hits`, from a flat table of events."""
     missing = [ours for ours in REQUIRED["events"] if matched[ours] is None]
     if missing:
         raise ConfigError(
             f"export {name} lacks the columns {missing}: found {sorted(types)}; is it a GA4 export? Name them "
             "in a column map (`market profile --write-columns` proposes one)"
         )
-    quoted = {ours: identifier(theirs) for ours, theirs in matched.items() if theirs is not None}
-
-    def column(ours: str, kind: str = "VARCHAR") -> str:
-        return f"TRY_CAST({quoted[ours]} AS {kind})" if ours in quoted else "NULL"
-
-    time_column, theirs = quoted["time"], matched["time"]
-    largest = connection.execute(f"SELECT max(TRY_CAST({time_column} AS DOUBLE)) FROM {events}").fetchall()[0][0]
-    kind = types[str(theirs)]
-    if not kind.startswith(("TIMESTAMP", "DATE")):
-        unit = "ISO text" if largest is None else "seconds" if largest < 1e11 else "milli- or microseconds"
-        notes.append(f"events: {theirs!r} is read as {unit}")
-    moment = microseconds(time_column, kind, largest)
+    hits = {}
+    for ours, column in matched.items():
+        kind = "DOUBLE" if ours in ("engaged", "value") else "VARCHAR"
+        hits[ours] = "NULL" if column is None else f"TRY_CAST({identifier(column)} AS {kind})"
+    time = str(matched["time"])
+    hits["time"] = _microseconds(connection, events, time, types[time], notes)
     day = 24 * 3_600_000_000
-    session = column("session") if "session" in quoted else f"CAST(({moment}) // {day} AS VARCHAR)"
-    connection.execute(f"""
-        CREATE TABLE hits AS SELECT
-            {column("user")} AS "user", {moment} AS ts, lower({column("name")}) AS name,
-            hash(coalesce({session}, '')) % 9007199254740992 AS session, {column("page")} AS page,
-            {column("engaged", "DOUBLE")} AS engaged, {column("source")} AS source, {column("medium")} AS medium,
-            {column("campaign")} AS campaign, {column("creative")} AS creative, lower({column("system")}) AS system,
-            lower({column("category")}) AS category, {column("value", "DOUBLE")} AS value,
-            {column("transaction")} AS transaction
-        FROM {events} WHERE {quoted["user"]} IS NOT NULL AND ({moment}) IS NOT NULL""")
-    return tuple(ours for ours in OPTIONAL["events"] if matched[ours] is None)
+    session = f"CAST(({hits['time']}) // {day} AS VARCHAR)" if matched["session"] is None else hits["session"]
+    hits["session"] = f"hash(coalesce({session}, '')) % 9007199254740992"
+    return hits | {ours: f"lower({hits[ours]})" for ours in ("name", "system", "category")}
 
 
-def _check_hits(connection: duckdb.DuckDBPyConnection, name: str) -> None:
-    """Raise if there is no event, or one of negative value."""
-    count, negative = connection.execute("SELECT count(*), count(*) FILTER (value < 0) FROM hits").fetchall()[0]
-    if not count:
-        raise ConfigError(f"export {name} is empty: its events hold no row with a user and a time")
-    if negative:
-        raise ConfigError(f"export {name} holds {negative} events of negative value: remove or correct them")
-
-
-def _make_hits(connection: duckdb.DuckDBPyConnection, events: str, name: str) -> tuple[str, ...]:
-    """Create table `hits` with one flat row per event; return the columns of the schema that were absent."""
-    types = _columns_of(connection, events)
+def _nested_hits(types: Mapping[str, str], name: str) -> dict[str, str]:
+    """Return the SQL of the columns of `hits`, from a table of events in GA4's schema."""
     missing = [c for c in _REQUIRED if c not in types]
     if missing:
         raise ConfigError(f"export {name} lacks the columns {missing}: found {sorted(types)}; is it a GA4 export?")
@@ -408,30 +385,41 @@ def _make_hits(connection: duckdb.DuckDBPyConnection, events: str, name: str) ->
         casts = [f"TRY_CAST({value}.{o} AS {kind})" for o in options if o in types["event_params"]]
         return f"coalesce({', '.join(casts)})" if casts else "NULL"
 
+    def origin(collected: str, key: str, first_touch: str) -> str:
+        first_session = f"CASE WHEN {param('ga_session_number', 'BIGINT')} = 1 THEN {first_touch} END"
+        return f"coalesce({nested('collected_traffic_source', collected)}, {param(key, 'VARCHAR')}, {first_session})"
+
     revenue = [nested("ecommerce", "purchase_revenue_in_usd"), nested("ecommerce", "purchase_revenue")]
     revenue += ["event_value_in_usd" if "event_value_in_usd" in types else "NULL", param("value", "DOUBLE")]
-    if_first_session = f"CASE WHEN {param('ga_session_number', 'BIGINT')} = 1 THEN {{}} END"
-    collected = "collected_traffic_source"
+    return {
+        "user": "CAST(user_pseudo_id AS VARCHAR)",
+        "time": "CAST(event_timestamp AS BIGINT)",
+        "name": "event_name",
+        "session": f"coalesce({param('ga_session_id', 'BIGINT')}, 0)",
+        "page": param("page_location", "VARCHAR"),
+        "engaged": param("engagement_time_msec", "DOUBLE"),
+        "source": origin("manual_source", "source", nested("traffic_source", "source")),
+        "medium": origin("manual_medium", "medium", nested("traffic_source", "medium")),
+        "campaign": origin("manual_campaign_name", "campaign", nested("traffic_source", "name")),
+        "creative": f"coalesce({nested('collected_traffic_source', 'manual_content')}, {param('content', 'VARCHAR')})",
+        "system": f"lower({nested('device', 'operating_system')})",
+        "category": f"lower({nested('device', 'category')})",
+        "value": f"coalesce({', '.join(revenue)})",
+        "transaction": f"coalesce({nested('ecommerce', 'transaction_id')}, {param('transaction_id', 'VARCHAR')})",
+    }
 
-    def origin(collected_field: str, key: str, first_touch_field: str) -> str:
-        first_touch = if_first_session.format(nested("traffic_source", first_touch_field))
-        return f"coalesce({nested(collected, collected_field)}, {param(key, 'VARCHAR')}, {first_touch})"
 
+def _make_hits(connection: duckdb.DuckDBPyConnection, events: str, name: str, hits: Mapping[str, str]) -> None:
+    """Create table `hits`, one flat row per event; raise if there is none, or one of negative value."""
+    columns = ", ".join(f"{sql} AS {'ts' if ours == 'time' else identifier(ours)}" for ours, sql in hits.items())
     connection.execute(f"""
-        CREATE TABLE hits AS SELECT
-            CAST(user_pseudo_id AS VARCHAR) AS "user", CAST(event_timestamp AS BIGINT) AS ts, event_name AS name,
-            coalesce({param("ga_session_id", "BIGINT")}, 0) AS session,
-            {param("page_location", "VARCHAR")} AS page,
-            {param("engagement_time_msec", "DOUBLE")} AS engaged,
-            {origin("manual_source", "source", "source")} AS source,
-            {origin("manual_medium", "medium", "medium")} AS medium,
-            {origin("manual_campaign_name", "campaign", "name")} AS campaign,
-            coalesce({nested(collected, "manual_content")}, {param("content", "VARCHAR")}) AS creative,
-            lower({nested("device", "operating_system")}) AS system, lower({nested("device", "category")}) AS category,
-            coalesce({", ".join(revenue)}) AS value,
-            coalesce({nested("ecommerce", "transaction_id")}, {param("transaction_id", "VARCHAR")}) AS transaction
-        FROM {events} WHERE user_pseudo_id IS NOT NULL AND event_timestamp IS NOT NULL""")
-    return tuple(c for c in EVENT_COLUMNS if c not in types)
+        CREATE TABLE hits AS SELECT {columns} FROM {events}
+        WHERE {hits["user"]} IS NOT NULL AND ({hits["time"]}) IS NOT NULL""")
+    count, negative = connection.execute("SELECT count(*), count(*) FILTER (value < 0) FROM hits").fetchall()[0]
+    if not count:
+        raise ConfigError(f"export {name} is empty: its events hold no row with a user and a time")
+    if negative:
+        raise ConfigError(f"export {name} holds {negative} events of negative value: remove or correct them")
 
 
 def _make_report(
@@ -448,29 +436,27 @@ def _make_report(
     selected = []
     for ours, theirs in matched.items():
         if theirs is None:
-            selected.append(f"CAST(NULL AS {'VARCHAR' if ours in _WORDS else 'DOUBLE'}) AS {ours}")
+            selected.append(f"CAST(NULL AS {'DOUBLE' if ours in _RANGES else 'VARCHAR'}) AS {ours}")
         else:
             selected.append(f"{_understood(connection, source, report, ours, theirs, types[theirs], notes)} AS {ours}")
     connection.execute(f"CREATE TABLE {table} AS SELECT {', '.join(selected)} FROM {source}")
-    count, undated = connection.execute(f"SELECT count(*), count(*) FILTER (date IS NULL) FROM {table}").fetchall()[0]
-    if not count:
+    if not connection.execute(f"SELECT count(*) FROM {table}").fetchall()[0][0]:
         raise ConfigError(f"the {report} table is empty: leave it out, or fill it")
-    if undated:
-        raise ConfigError(f"the {report} table holds {undated} rows without a date that can be read: use 2024-01-31")
+    wrong = {"date IS NULL": "without a date that can be read: use 2024-01-31"}
     for column, (low, high) in _RANGES.items():
         if matched.get(column) is not None:
             beyond = f"{column} < {low}" + (f" OR {column} > {high}" if high is not None else "")
-            bad = connection.execute(f"SELECT count(*) FROM {table} WHERE {beyond}").fetchall()[0][0]
-            if bad:
-                span = f"{low} or more" if high is None else f"between {low} and {high}"
-                raise ConfigError(f"the {report} table holds {bad} rows whose {column} is not {span}: correct them")
+            span = f"{low} or more" if high is None else f"between {low} and {high}"
+            wrong[beyond] = f"whose {column} is not {span}: correct them"
     if report == "ads":
-        bad = connection.execute("SELECT count(*) FROM ads WHERE clicks > impressions").fetchall()[0][0]
+        wrong["clicks > impressions"] = (
+            "with more clicks than impressions: are these columns exchanged, or are clicks of another kind counted? "
+            "Give clicks on the ads that were shown"
+        )
+    for condition, what in wrong.items():
+        bad = connection.execute(f"SELECT count(*) FROM {table} WHERE {condition}").fetchall()[0][0]
         if bad:
-            raise ConfigError(
-                f"the ads table holds {bad} rows with more clicks than impressions: are these columns exchanged, or "
-                "are clicks of another kind counted? Give clicks on the ads that were shown"
-            )
+            raise ConfigError(f"the {report} table holds {bad} rows {what}")
     return matched
 
 
@@ -487,12 +473,12 @@ def _understood(
     column = identifier(theirs)
     if ours == "date":
         return f"TRY_CAST({column} AS DATE)"
-    if ours in _WORDS:
+    if ours not in _RANGES:
         return f"CAST({column} AS VARCHAR)"
     number = f"TRY_CAST({column} AS DOUBLE)"
     if kind == "VARCHAR":
         number = f"TRY_CAST(replace(rtrim(trim({column}), '%'), ',', '') AS DOUBLE)"
-    if ours in _SHARES:
+    if _RANGES[ours] == (0, 1):
         largest = connection.execute(f"SELECT max({number}) FROM {source}").fetchall()[0][0]
         if largest is not None and 2.0 < largest <= 100.0:  # up to 2 it is rather a wrong share than tiny percents
             notes.append(f"{report}: {theirs!r} is read as percent")

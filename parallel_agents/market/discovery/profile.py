@@ -7,10 +7,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from parallel_agents.market.discovery.conversion import FEWEST_PURCHASES
+from parallel_agents.market.discovery.discover import FEWEST_DAYS
 from parallel_agents.market.discovery.export_reader import ColumnMap, Export, column_map_toml, open_export
 
-_FEWEST_DAYS = 14
-_FEWEST_PURCHASES = 10
 _MOST_SHOWN = 5
 
 
@@ -44,7 +44,7 @@ class Profile:
 
     def columns_toml(self) -> str:
         """Return the column map as it was understood."""
-        return column_map_toml({}, self.columns)
+        return column_map_toml(self.columns)
 
     def text(self) -> str:
         """Return the profile as a page of text."""
@@ -129,8 +129,8 @@ def _discoverable(export: Export, tables: Mapping[str, TableProfile]) -> tuple[t
     checks = (
         ("segments of users", views > 0, "there are no page views with an address"),
         ("clicks and their channels", origins > 0, "no event has a source, medium or campaign"),
-        ("delays, rates and values of purchases", purchases >= _FEWEST_PURCHASES, f"{purchases} purchases are too few"),
-        ("seasons", days >= _FEWEST_DAYS, f"{days} days are too few: at least {_FEWEST_DAYS} are needed"),
+        ("delays, rates and values of purchases", purchases >= FEWEST_PURCHASES, f"{purchases} purchases are too few"),
+        ("seasons", days >= FEWEST_DAYS, f"{days} days are too few: at least {FEWEST_DAYS} are needed"),
         ("creatives and prices", "ads" in export.reports, "there is no ads table"),
         ("number of auctions", known["impression_share"] > 0, "no row of the ads table has an impression share"),
         ("position effects", known["position"] > 0, "no row of the ads table has a position"),

@@ -1,32 +1,22 @@
-"""Fit the competition: how often rivals enter, how high and how widely they bid, and what they react to.
+"""Fit how rivals bid: how often they enter, how high and how widely they bid, and in which landscapes.
 
 Rivals M, campaigns J, days D, groups G of days (periods first, then the landscapes that periods fall into). A rival's
 log bid is normal about a level of the day and the campaign, plus the wave of the hours that all rivals share. Our own
-bid varies from day to day, so the rate at which a rival ranks above us shows level and spread. Levels of days are then
-a landscape's level, reactions to our bid and to the rival's own spend, and a drift that all rivals share.
+bid varies from day to day, so the rate at which a rival ranks above us shows level and spread.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
 from parallel_agents.core.compiled import njit
-from parallel_agents.kernels.functions import each, normal_quantile
-from parallel_agents.market.discovery.competition import (
-    AdHistory,
-    ClickWorth,
-    Creatives,
-    fit_campaigns,
-    fit_creatives,
-    price_by_hour,
-    price_by_period,
-)
-from parallel_agents.market.discovery.day_levels import DayLevels, fit_days
+from parallel_agents.market.discovery.competition import AdHistory, Creatives
 from parallel_agents.market.discovery.estimation import (
     Estimate,
     Fit,
@@ -35,181 +25,113 @@ from parallel_agents.market.discovery.estimation import (
     dummies,
     hour_waves,
     normal_cdf,
-    ratio,
     ratio_of_totals,
     regress,
     student_factor,
 )
-from parallel_agents.market.discovery.patterns import Campaign, Competition, Competitor, Landscape
+from parallel_agents.market.discovery.patterns import Campaign, Competitor, Landscape
 
-_HOUR_ROUNDS = 2  # bids and the wave of the hours depend on each other
 _NEWTON_STEPS = 60
 _LARGEST_STEP = 0.5  # of a log bid
 _CLOSE = 1e-4  # steps are Newton's: the next one would be its square
 _INFORMATIVE = 10.0  # precision of a level, beside 1 of its prior
 _VAGUE = 1e-3  # precision of what nothing is known of before
-_BIDS_TRIED = np.linspace(-4.0, 4.0, 81)  # deviations of a bid from its mean
 _CLEAR = 0.3  # the lowest mean silhouette at which periods are said to fall into groups
 
 
 @dataclass(frozen=True, eq=False)
-class CompetitionFit:
-    """The competition, the landscape (Q,) and log price deviation (Q,) of every period, and what is not identified."""
+class Auctions:
+    """What is known of our auctions, and our offers in those of a cell (D, J): one for each creative C, at 24 hours."""
 
-    competition: Competition
-    landscape: Ints
-    price: Fit
-    notes: list[str]
+    ads: AdHistory
+    creatives: Creatives
+    reserve: Floats  # (J,)
+    hours: Fit | None  # (2 · J): sine and cosine of what all rivals add to their log bids during a day
 
+    @cached_property
+    def hour_share(self) -> Floats:
+        """Shape (J, 24): how auctions are spread over the hours; without a report by hour, all hours are alike."""
+        held = self.ads.hourly_auctions.sum(axis=0).T + _VAGUE
+        return np.asarray(held / held.sum(axis=1, keepdims=True))
 
-def fit_competition(
-    ads: AdHistory, period: Ints, periods: int, worth: Mapping[str, ClickWorth], bought: Floats
-) -> CompetitionFit:
-    """Fit campaigns, creatives and rivals; `period` (D,) is the period of every day.
+    @cached_property
+    def offer(self) -> Floats:
+        """Shape (D, J, C): log of bid × quality, NaN where the bid is not known."""
+        return np.asarray(self.ads.log_bid[:, :, None] + self.creatives.quality[:, None, :])
 
-    worth: what the events say of each campaign. bought: purchases after paid clicks, by period (Q,).
-    """
-    creatives = fit_creatives(ads)
-    quality = creatives.mean_quality
-    hours = price_by_hour(ads, quality, period, periods)
-    campaigns = fit_campaigns(ads, worth, hours, creatives)
-    price = price_by_period(ads, quality, period, periods)
-    reserve = np.array([campaigns[c].reserve.value if c in campaigns else 0.0 for c in ads.campaigns])
-    auctions = _Auctions.of(ads, creatives, reserve, hours)
-    landscape = _cluster_landscapes(ads, auctions, period, periods)
-    groups, group = int(landscape.max()) + 1, landscape[period]
-    known = replace(_Rivals.of(ads, auctions, group, groups), hours=hours)
-    for _ in range(_HOUR_ROUNDS):
-        known = known.again(ads)
-    unsure = [_Auctions.of(ads, variant, reserve, known.hours) for variant in creatives.variants()]
-    for j, c in enumerate(ads.campaigns):
-        if c in campaigns and campaigns[c].reserve.low == 0.0:
-            deviation = campaigns[c].reserve.high / math.sqrt(12.0)  # all values up to the bound are as likely
-            other = np.where(np.arange(len(reserve)) == j, reserve[j] + deviation, reserve)
-            unsure.append(_Auctions.of(ads, creatives, other, known.hours))
-    if known.bidding:
-        known = known.widened([known.varied(ads, variant) for variant in unsure])
-    bidding, entered = known.bidding, known.entered
-    if known.hours is not None:
-        campaigns = fit_campaigns(ads, worth, known.hours, creatives)
-    rare = [name for r, name in enumerate(ads.rivals) if r not in bidding]
-    notes = [f"rival {name}: met too rarely, or our bids vary too little, to tell how it bids" for name in rare]
-    if hours is None:
-        notes.append("prices by hour: no ads_by_hour table with impression shares; assumed equal at all hours")
-    if not ads.rivals:
-        notes.append("rivals: no auction-insights table; only the price level of periods is known")
-    competitors: dict[str, Competitor] = {}
-    landscapes: tuple[Landscape, ...] = ()
-    movement = Estimate.zero(0, "nothing known of rivals")
-    if bidding:
-        shading = _fit_shading(ads, bidding, campaigns)
-        daily = _fit_days(ads, known, _our_shocks(ads, known, creatives, reserve).mean(axis=1))
-        if not np.isfinite(ads.rival_shown).any():
-            notes.append("pacing of rivals: the auction insights hold no impression share of theirs; assumed none")
-        competitors = {
-            ads.rivals[r]: _describe_competitor(ads, b, r, shading[r], daily.reactions[r]) for r, b in bidding.items()
-        }
-        first = _first_price(ads, campaigns)
-        landscapes = tuple(
-            _describe_landscape(ads, bidding, entered, g, int((landscape == g).sum()), shading, first, daily)
-            for g in range(groups)
-        )
-        movement = daily.step
-        notes.append(
-            "whether rivals bid their true value: only what they bid is seen, shading in first-price auctions apart"
-        )
-    held, cost = ads.auctions.sum(axis=1), ads.cells(ads.cost).sum(axis=1)
-    days = np.isfinite(held) & (held > 0.0) & (cost > 0.0)
-    users, source = np.full(int(days.sum()), float(ads.users)), "eligible auctions per user and day"
-    spent = np.bincount(period, cost, periods)
-    sold = (bought > 0.0) & (spent > 0.0)
-    competition = Competition(
-        campaigns=campaigns,
-        creatives=creatives.rate,
-        fatigue=creatives.fatigue,
-        position=creatives.position,
-        competitors=competitors,
-        landscapes=landscapes,
-        volatility=movement,
-        auctions=ratio(held[days], users, "log", count=len(users), source=source),
-        budget=Estimate.spread_of(cost[days] / held[days], source="spend per eligible auction of each day"),
-        target=Estimate.spread_of(spent[sold] / bought[sold], source="cost per purchase of each period"),
-    )
-    return CompetitionFit(competition, landscape, price, notes)
+    @cached_property
+    def log_reserve(self) -> Floats:
+        """Shape (J,)."""
+        return np.asarray(np.log(np.maximum(self.reserve, 1e-9)))
 
+    @cached_property
+    def live_share(self) -> Floats:
+        """Shape (D, J, C): the share of each creative; of those that bid less than the reserve, none."""
+        live = self.creatives.live
+        bidding = live & (self.offer >= self.log_reserve[:, None])
+        return np.asarray(bidding / np.maximum(live.sum(axis=2, keepdims=True), 1.0))
 
-@dataclass(frozen=True, eq=False)
-class _Auctions:
-    """Our offers in the auctions of a cell (D, J): one for each creative C, at the hours at which auctions are held."""
-
-    hour_share: Floats  # (J, 24)
-    live_share: Floats  # (D, J, C): of creatives
-    offer: Floats  # (D, J, C): log of bid × quality
-    log_reserve: Floats  # (J,)
-    wave: Floats  # (J, 24): what all rivals add to their log bids at an hour
-
-    @classmethod
-    def of(cls, ads: AdHistory, creatives: Creatives, reserve: Floats, hours: Fit | None) -> _Auctions:
-        """Return the auctions of a history; without a report by hour, all hours are alike."""
-        held = ads.hourly_auctions.sum(axis=0).T + _VAGUE
-        offer = ads.log_bid[:, :, None] + creatives.quality[:, None, :]
-        log_reserve = np.log(np.maximum(reserve, 1e-9))
-        live = creatives.live & (offer >= log_reserve[:, None])
-        return cls(
-            held / held.sum(axis=1, keepdims=True),
-            live / np.maximum(creatives.live.sum(axis=2, keepdims=True), 1.0),
-            np.nan_to_num(offer),
-            log_reserve,
-            np.zeros_like(held) if hours is None else _wave(hours),
-        )
+    @cached_property
+    def wave(self) -> Floats:
+        """Shape (J, 24): what all rivals add to their log bids at an hour."""
+        if self.hours is None:
+            return np.zeros_like(self.hour_share)
+        effects = zip(self.hours.values.reshape(2, -1), hour_waves(), strict=True)
+        return np.asarray(sum(np.outer(effect, wave) for effect, wave in effects))
 
     def chances(self, day: Ints, campaign: Ints, level: Floats, spread: float) -> tuple[Floats, Floats]:
         """Return by cell the chance (cells, 3) that a rival ranks above us if both enter, and that both enter (cells,).
 
         The three columns are the chance itself and its derivatives by level and by log spread.
         """
-        chance, enters = _chances(
-            level,
-            spread,
-            self.wave[campaign],
-            self.hour_share[campaign],
-            self.live_share[day, campaign],
-            self.offer[day, campaign],
-            self.log_reserve[campaign],
-        )
+        ours = self.live_share, self.offer, self.log_reserve
+        chance, enters = _chances(day, campaign, level, spread, self.wave, self.hour_share, *ours)
         return chance, enters
 
-
-def _wave(hours: Fit) -> Floats:
-    """Return the effect (J, 24) of the hours on log bids, from sines and cosines by campaign (2 · J)."""
-    effects = zip(hours.values.reshape(2, -1), hour_waves(), strict=True)
-    return np.asarray(sum(np.outer(effect, wave) for effect, wave in effects))
+    def variants(self, campaigns: Mapping[str, Campaign]) -> list[Auctions]:
+        """Return the same with one standard deviation of every independent error of what is taken as given."""
+        unsure = [replace(self, creatives=variant) for variant in self.creatives.variants()]
+        for j, name in enumerate(self.ads.campaigns):
+            if name in campaigns and campaigns[name].reserve.low == 0.0:
+                other = self.reserve.copy()
+                other[j] += campaigns[name].reserve.high / math.sqrt(12.0)  # all values up to the bound are as likely
+                unsure.append(replace(self, reserve=other))
+        return unsure
 
 
 @njit(cache=True)  # type: ignore[untyped-decorator]
 def _chances(
-    level: Floats, spread: float, wave: Floats, hour_share: Floats, live_share: Floats, offer: Floats, reserve: Floats
+    day: Ints,
+    campaign: Ints,
+    level: Floats,
+    spread: float,
+    wave: Floats,
+    hour_share: Floats,
+    live_share: Floats,
+    offer: Floats,
+    log_reserve: Floats,
 ) -> tuple[Floats, Floats]:
-    """Return what `_Auctions.chances` says; all arrays by cell."""
+    """Return what `Auctions.chances` says; day, campaign and level are by cell."""
     chance, reach = np.zeros((len(level), 3)), np.zeros(len(level))
     for i in range(len(level)):
+        d, j = day[i], campaign[i]
         above = by_level = by_spread = 0.0
         enters = enters_by_level = enters_by_spread = shown = 0.0
-        for c in range(offer.shape[1]):
-            shown += live_share[i, c]
+        for c in range(offer.shape[2]):
+            shown += live_share[d, j, c]
         for h in range(wave.shape[1]):
-            weight = hour_share[i, h]
-            z = (level[i] + wave[i, h] - reserve[i]) / spread
+            weight = hour_share[j, h]
+            z = (level[i] + wave[j, h] - log_reserve[j]) / spread
             density = weight * shown * math.exp(-0.5 * z * z) / math.sqrt(2.0 * math.pi)
-            enters += weight * shown * 0.5 * math.erfc(-z / math.sqrt(2.0))
+            enters += weight * shown * normal_cdf(z)
             enters_by_level += density / spread
             enters_by_spread -= density * z
-            for c in range(offer.shape[1]):
-                share = weight * live_share[i, c]
+            for c in range(offer.shape[2]):
+                share = weight * live_share[d, j, c]
                 if share > 0.0:
-                    z = (level[i] + wave[i, h] - offer[i, c]) / spread
+                    z = (level[i] + wave[j, h] - offer[d, j, c]) / spread
                     density = share * math.exp(-0.5 * z * z) / math.sqrt(2.0 * math.pi)
-                    above += share * 0.5 * math.erfc(-z / math.sqrt(2.0))
+                    above += share * normal_cdf(z)
                     by_level += density / spread
                     by_spread -= density * z
         reach[i] = enters
@@ -222,58 +144,61 @@ def _chances(
 
 
 @dataclass(frozen=True, eq=False)
-class _Rivals:
-    """How every rival bids that was met often enough, by its index; how often each enters; the wave of the hours."""
+class Rivals:
+    """How every rival bids that was met often enough, by its index, and how often each enters."""
 
-    auctions: _Auctions
+    auctions: Auctions
     group: Ints  # (D,)
-    groups: int
-    bidding: dict[int, _Bidding]
+    bidding: dict[int, Bidding]
     entered: tuple[Floats, Floats]  # share of auctions and its error, (G, M) each
-    hours: Fit | None = None
     common: Floats | None = None  # (D, D): covariance of the errors that the levels of all rivals share
 
     @classmethod
-    def of(
-        cls, ads: AdHistory, auctions: _Auctions, group: Ints, groups: int, start: Mapping[int, _Bidding] | None = None
-    ) -> _Rivals:
+    def of(cls, auctions: Auctions, group: Ints, start: Mapping[int, Bidding] | None = None) -> Rivals:
         """Fit all rivals at a given wave of the hours."""
         known = start or {}
-        fits = {r: _fit_bidding(ads, auctions, r, group, groups, known.get(r)) for r in range(len(ads.rivals))}
+        fits = {r: _fit_bidding(auctions, r, group, known.get(r)) for r in range(len(auctions.ads.rivals))}
         bidding = {r: fit for r, fit in fits.items() if fit is not None}
-        return cls(auctions, group, groups, bidding, _participation(ads, auctions, bidding, group, groups))
+        return cls(auctions, group, bidding, _participation(auctions, bidding, group))
 
-    def again(self, ads: AdHistory) -> _Rivals:
+    def meetings(self, r: int) -> int:
+        """Return in how many auctions rival r met us."""
+        return int(self.auctions.ads.met[:, :, r].sum())
+
+    def again(self) -> Rivals:
         """Fit the wave of the hours to the rivals, and the rivals to that."""
-        if self.hours is None or not self.bidding:
+        if self.auctions.hours is None or not self.bidding:
             return self
-        hours = _fit_hours(ads, self.auctions, self.bidding, self.entered[0][self.group])
-        auctions = replace(self.auctions, wave=_wave(hours))
-        return replace(_Rivals.of(ads, auctions, self.group, self.groups, self.bidding), hours=hours)
+        return Rivals.of(replace(self.auctions, hours=_fit_hours(self)), self.group, self.bidding)
 
-    def varied(self, ads: AdHistory, auctions: _Auctions) -> _Rivals:
+    def varied(self, auctions: Auctions) -> Rivals:
         """Return what the fit had been in other auctions."""
-        known = _Rivals.of(ads, auctions, self.group, self.groups, self.bidding)
-        hours = self.hours and _fit_hours(ads, auctions, known.bidding, known.entered[0][self.group])
-        return replace(known, hours=hours)
+        known = Rivals.of(auctions, self.group, self.bidding)
+        if auctions.hours is None or not known.bidding:
+            return known
+        return replace(known, auctions=replace(auctions, hours=_fit_hours(known)))
 
-    def widened(self, variants: list[_Rivals]) -> _Rivals:
-        """Return the same with the errors of what was taken as given: each variant is one deviation of it."""
+    def widened(self, variants: Sequence[Rivals]) -> Rivals:
+        """Return the same with the errors of what was taken as given: each variant is one deviation of it.
+
+        A variant in which no rival can be fitted says nothing.
+        """
+        variants = [v for v in variants if v.bidding]
         bidding = {
             r: replace(b, fit=_wider(b.fit, [v.bidding[r].fit for v in variants if r in v.bidding]))
             for r, b in self.bidding.items()
         }
-        hours = self.hours and _wider(self.hours, [v.hours for v in variants if v.hours is not None])
-        apart = [
-            np.mean(
-                [v.bidding[r].days.values - b.days.values for r, b in self.bidding.items() if r in v.bidding], axis=0
-            )
+        hours = self.auctions.hours
+        hours = hours and _wider(hours, [v.auctions.hours for v in variants if v.auctions.hours is not None])
+        shifts = [
+            [v.bidding[r].days.values - b.days.values for r, b in self.bidding.items() if r in v.bidding]
             for v in variants
         ]
+        apart = [np.mean(own, axis=0) for own in shifts]
         share, error = self.entered
         error = np.sqrt(error**2 + np.sum([(v.entered[0] - share) ** 2 for v in variants], axis=0))
-        common = np.array(apart).T @ np.array(apart)
-        return replace(self, bidding=bidding, hours=hours, entered=(share, error), common=common)
+        auctions, common = replace(self.auctions, hours=hours), np.array(apart).T @ np.array(apart)
+        return Rivals(auctions, self.group, bidding, (share, error), common)
 
 
 def _wider(fit: Fit, variants: list[Fit]) -> Fit:
@@ -282,18 +207,18 @@ def _wider(fit: Fit, variants: list[Fit]) -> Fit:
     return Fit(fit.values, fit.covariance + apart.T @ apart)
 
 
-def _cluster_landscapes(ads: AdHistory, auctions: _Auctions, period: Ints, periods: int) -> Ints:
-    """Return groups (Q,) of periods that are alike in how often each rival enters and how much it offers."""
-    if not ads.rivals:
-        return np.zeros(periods, np.int64)
-    found = _Rivals.of(ads, auctions, period, periods)
-    offers = np.zeros_like(found.entered[0])
+def cluster_landscapes(auctions: Auctions, period: Ints) -> Ints:
+    """Return groups (Q,) of periods that are alike in how often each rival enters and how much it offers.
+
+    period (D,): that of every day.
+    """
+    found = Rivals.of(auctions, period)
+    entered, _ = found.entered
+    offers = np.zeros_like(entered)
     for r, b in found.bidding.items():
-        mean = np.bincount(period, b.days.values * b.met, periods) / np.maximum(
-            np.bincount(period, b.met, periods), 1.0
-        )
-        offers[:, r] = found.entered[0][:, r] * np.exp(np.clip(mean, -5.0, 5.0))
-    return cluster_periods(np.hstack([found.entered[0], offers]))
+        mean = np.bincount(period, b.days.values * b.met) / np.maximum(np.bincount(period, b.met), 1.0)
+        offers[:, r] = entered[:, r] * np.exp(np.clip(mean, -5.0, 5.0))
+    return cluster_periods(np.hstack([entered, offers]))
 
 
 def cluster_periods(features: Floats) -> Ints:
@@ -323,10 +248,7 @@ def _merge_nearest(distance: Floats, labels: Ints) -> Ints:
 
 def _silhouette(distance: Floats, labels: Ints) -> float:
     """Return the mean silhouette (Rousseeuw 1987); a row alone in its group counts as 0."""
-    groups = int(labels.max()) + 1
-    if groups < 2 or groups >= len(labels):
-        return 0.0
-    member = np.eye(groups)[labels]
+    member = np.eye(int(labels.max()) + 1)[labels]
     size = member.sum(axis=0)
     total = distance @ member
     rows = np.arange(len(labels))
@@ -339,7 +261,7 @@ def _silhouette(distance: Floats, labels: Ints) -> float:
 
 
 @dataclass(frozen=True, eq=False)
-class _Bidding:
+class Bidding:
     """One rival: levels by group (G,) less `centre`, what campaigns add (G · J), shifts of days (D,), log spread."""
 
     fit: Fit
@@ -347,11 +269,6 @@ class _Bidding:
     group: Ints  # (D,)
     seen: NDArray[np.bool_]  # (G, J): where its rates show its level
     met: NDArray[np.bool_]  # (D,)
-
-    @property
-    def log_spread(self) -> Fit:
-        """The logarithm of the deviation of log bids."""
-        return self.fit.block(len(self.fit.values) - 1, np.eye(1))
 
     @property
     def spread(self) -> float:
@@ -387,14 +304,13 @@ class _Bidding:
         return np.asarray(self.centre + base[self.group] + values[groups + cells : -1, None])
 
 
-def _fit_bidding(
-    ads: AdHistory, auctions: _Auctions, rival: int, group: Ints, groups: int, start: _Bidding | None
-) -> _Bidding | None:
+def _fit_bidding(auctions: Auctions, rival: int, group: Ints, start: Bidding | None) -> Bidding | None:
     """Fit level and spread by how often the rival ranks above us; return None if it was met too rarely.
 
     What campaigns add and shifts of days have a prior of about 0 ± 1: a rival that is always above us in a campaign
     shows no more than that. Counts that vary more than those of independent auctions widen the covariance.
     """
+    ads, groups = auctions.ads, int(group.max()) + 1
     met, above = ads.met[:, :, rival], ads.above[:, :, rival]
     known = np.isfinite(ads.log_bid) & (met > 0) & (auctions.live_share.sum(axis=2) > 0.0)
     day, campaign = np.nonzero(known)
@@ -424,21 +340,21 @@ def _fit_bidding(
     fit = Fit(beta, np.linalg.inv(hessian) * max(excess, 1.0))
     if float(fit.errors[-1]) > _LARGEST_STEP:
         return None
-    return _Bidding(fit, centre, group, seen.reshape(groups, count), np.bincount(day, minlength=ads.days) > 0)
+    return Bidding(fit, centre, group, seen.reshape(groups, count), np.bincount(day, minlength=ads.days) > 0)
 
 
-def _participation(
-    ads: AdHistory, auctions: _Auctions, bidding: Mapping[int, _Bidding], group: Ints, groups: int
-) -> tuple[Floats, Floats]:
+def _participation(auctions: Auctions, bidding: Mapping[int, Bidding], group: Ints) -> tuple[Floats, Floats]:
     """Return the share of auctions in which each rival takes part, and its error: (G, M) each.
 
     A bid below the reserve is not seen: auctions count by the chance that both of us are above it. Days are clusters,
     few in a group: hence Student's factor, and never less than the error of as many single auctions.
     """
-    value, error = np.zeros((groups, len(ads.rivals))), np.zeros((groups, len(ads.rivals)))
-    day, campaign = np.nonzero(np.nan_to_num(ads.auctions) > 0.0)
+    ads, groups = auctions.ads, int(group.max()) + 1
+    value, error = np.zeros((2, groups, len(ads.rivals)))
+    held = np.nan_to_num(ads.auctions)
+    day, campaign = np.nonzero(held > 0.0)
     for r in range(len(ads.rivals)):
-        could = np.nan_to_num(ads.auctions)
+        could = held.copy()
         if r in bidding:
             level = bidding[r].level[day, campaign]
             could[day, campaign] *= auctions.chances(day, campaign, level, bidding[r].spread)[1]
@@ -453,18 +369,19 @@ def _participation(
     return value, error
 
 
-def _fit_hours(ads: AdHistory, auctions: _Auctions, bidding: Mapping[int, _Bidding], entered: Floats) -> Fit:
+def _fit_hours(rivals: Rivals) -> Fit:
     """Return sines and cosines by campaign (2 · J) of the hours in log bids, by how often we are on top.
 
-    We are on top if no rival that enters, with chance `entered` (D, M), bids more. Days are clusters.
+    We are on top if no rival that enters bids more. Days are clusters.
     """
+    auctions, ads, bidding = rivals.auctions, rivals.auctions.ads, rivals.bidding
     day, hour, campaign = place = np.nonzero(
         (ads.hourly_auctions > 0.0) & (auctions.live_share.sum(axis=2) > 0.0)[:, None, :]
     )
     held, top = ads.hourly_auctions[place], ads.hourly_top[place]
     level = np.stack([b.level for b in bidding.values()], axis=2)[day, campaign]
     spread = np.array([b.spread for b in bidding.values()])
-    enters = entered[:, list(bidding)][day]
+    enters = rivals.entered[0][rivals.group][:, list(bidding)][day]
     offer, live = auctions.offer[day, campaign], auctions.live_share[day, campaign]
 
     def derivatives(eta: Floats) -> tuple[Floats, Floats]:
@@ -474,9 +391,7 @@ def _fit_hours(ads: AdHistory, auctions: _Auctions, bidding: Mapping[int, _Biddi
 
     member = dummies(campaign, len(ads.campaigns))
     x = np.hstack([*(member * wave[hour, None] for wave in hour_waves()), member])
-    start = np.zeros(x.shape[1])
-    fit = regress(x, derivatives, np.ones(len(x)), day, start)
-    return fit.block(0, np.eye(2 * len(ads.campaigns)))
+    return regress(x, derivatives, day, np.zeros(x.shape[1]))[: 2 * len(ads.campaigns)]
 
 
 @njit(cache=True)  # type: ignore[untyped-decorator]
@@ -489,7 +404,7 @@ def _top(level: Floats, spread: Floats, enters: Floats, offer: Floats, live: Flo
                 below, change = live[i, c], 0.0
                 for m in range(len(spread)):
                     z = (level[i, m] - offer[i, c]) / spread[m]
-                    free = max(1.0 - enters[i, m] * 0.5 * math.erfc(-z / math.sqrt(2.0)), 1e-12)
+                    free = max(1.0 - enters[i, m] * normal_cdf(z), 1e-12)
                     below *= free
                     change += enters[i, m] * math.exp(-0.5 * z * z) / math.sqrt(2.0 * math.pi) / spread[m] / free
                 p[i] += below
@@ -498,162 +413,72 @@ def _top(level: Floats, spread: Floats, enters: Floats, offer: Floats, live: Flo
     return p, slope
 
 
-def _first_price(ads: AdHistory, campaigns: Mapping[str, Campaign]) -> NDArray[np.bool_]:
-    """Return which campaigns (J,) are sold at first price."""
-    return np.array([c in campaigns and campaigns[c].mechanism == "first_price" for c in ads.campaigns])
+def describe_rivals(
+    rivals: Rivals,
+    landscape: Ints,
+    campaigns: Mapping[str, Campaign],
+    levels: Mapping[int, Fit],
+    reactions: Mapping[int, Fit],
+) -> tuple[dict[str, Competitor], tuple[Landscape, ...]]:
+    """Return the rivals, and the landscapes of periods (Q,), as patterns; levels (G,) and reactions are by rival.
 
-
-def _describe_landscape(
-    ads: AdHistory,
-    bidding: Mapping[int, _Bidding],
-    entered: tuple[Floats, Floats],
-    g: int,
-    periods: int,
-    shading: Mapping[int, Estimate],
-    first: NDArray[np.bool_],
-    daily: _Daily,
-) -> Landscape:
-    """Return group g as a landscape; a rival's shading in first-price auctions is taken out of its level there."""
-    share, levels = {}, {}
-    for r, b in bidding.items():
-        met = int(ads.met[:, :, r].sum())
-        share[ads.rivals[r]] = Estimate.from_error(
-            entered[0][g, r], entered[1][g, r], "logit", count=met, source="overlap rate, days as clusters"
-        )
-        extra, own = b.extra.values.reshape(-1, len(first))[g], b.extra.errors.reshape(-1, len(first))[g]
-        unshaded = (shading[r].high - shading[r].low) / (2.0 * Estimate.z())
-        levels[ads.rivals[r]] = {
-            c: Estimate.from_error(
-                daily.levels[r].values[g] + extra[j] - first[j] * shading[r].value,
-                math.sqrt(daily.levels[r].errors[g] ** 2 + own[j] ** 2 + (first[j] * unshaded) ** 2),
-                "linear",
-                count=met,
-                source="position-above rate against our bid, probit",
-            )
-            for j, c in enumerate(ads.campaigns)
-        }
-    return Landscape(periods, share, levels)
-
-
-@dataclass(frozen=True, eq=False)
-class _Daily:
-    """What moves levels from day to day: by rival, levels of landscapes (G,) and reactions; the drift's daily step."""
-
-    levels: dict[int, Fit]
-    reactions: dict[int, Fit]
-    step: Estimate
-
-
-def _our_shocks(ads: AdHistory, known: _Rivals, creatives: Creatives, reserve: Floats) -> Floats:
-    """Return by how much our log bids (D, J) of a day exceed their mean; 0 where nothing shows a bid.
-
-    A campaign that won no impression shows no bid, and it bid little then. How little follows from how often rivals
-    ranked above us: the mean over that likelihood, about bids as they are known to vary.
+    A rival's shading in first-price auctions is taken out of its level there.
     """
-    mean, spread, log_bid = np.nanmean(ads.log_bid, axis=0), np.nanstd(ads.log_bid, axis=0), ads.log_bid.copy()
-    day, campaign = place = np.nonzero(~np.isfinite(log_bid) & np.isfinite(mean) & (ads.met.sum(axis=2) > 0.0))
-    tried = mean[campaign] + np.multiply.outer(_BIDS_TRIED, spread[campaign])
-    log_likelihood = np.tile(-0.5 * _BIDS_TRIED[:, None] ** 2, len(day))
-    for i, bids in enumerate(tried):
-        log_bid[place] = bids
-        auctions = _Auctions.of(replace(ads, log_bid=log_bid), creatives, reserve, known.hours)
-        for r, b in known.bidding.items():
-            above, met = ads.above[*place, r], ads.met[*place, r]
-            chance = auctions.chances(day, campaign, b.level[place], b.spread)[0][:, 0]
-            log_likelihood[i] += above * np.log(chance) + (met - above) * np.log1p(-chance)
-    share = np.exp(log_likelihood - log_likelihood.max(axis=0))
-    log_bid[place] = (share * tried).sum(axis=0) / share.sum(axis=0)
-    return np.asarray(np.nan_to_num(log_bid - np.nanmean(log_bid, axis=0)))
-
-
-def _fit_days(ads: AdHistory, known: _Rivals, our_shock: Floats) -> _Daily:
-    """Fit the levels of days: a landscape's level, reactions to the day before, a drift that all rivals share, noise.
-
-    our_shock (D,): by how much we bid more than usual. Reactions are to the past, so the likelihood holds although a
-    rival's spend follows from its earlier levels.
-    """
-    groups = known.groups
-    own_levels = dummies(known.group, groups)
-    days = {r: b.days for r, b in known.bidding.items()}
-    centre = float(np.mean([fit.values.mean() for fit in days.values()]))
-    found = fit_days(
-        [
-            DayLevels(
-                Fit(days[r].values - centre, days[r].covariance),
-                b.met,
-                np.hstack([own_levels, _causes(ads, known, r, our_shock)]),
-            )
-            for r, b in known.bidding.items()
-        ],
-        known.common,
-    )
-    levels, reactions = {}, {}
-    for r, own in zip(days, found.effects, strict=True):
-        level = own.block(0, np.eye(groups))
-        levels[r] = Fit(centre + level.values, level.covariance)
-        reactions[r] = own.block(groups, np.eye(len(own.values) - groups))
-    source = "daily levels of all rivals: steps of the drift they share"
-    return _Daily(
-        levels, reactions, Estimate.from_log(found.log_step, found.log_step_error, count=ads.days, source=source)
-    )
-
-
-def _causes(ads: AdHistory, known: _Rivals, r: int, our_shock: Floats) -> Floats:
-    """Return (D, 4), all of the day before: the shock of our bid, the rival's spend error, its sum and its change.
-
-    Spend is what the rival offers where it is shown. Without its impression share nobody knows that: (D, 1). Shown are
-    the higher ones of its bids; which of them also depends on the others, whose bids spread about as far as its own.
-    """
-    columns = our_shock[:, None]
-    if np.isfinite(ads.rival_shown).any():
-        shown, b, auctions = ads.rival_shown[:, :, r], known.bidding[r], known.auctions
-        entered = known.entered[0][known.group, r]
-        share = np.clip(shown / np.maximum(np.nan_to_num(ads.auctions) * entered[:, None], 1e-9), 1e-6, 1.0 - 1e-6)
-        higher = normal_cdf(each(normal_quantile, share) + b.spread / math.sqrt(2.0)) / share
-        by_hour = (auctions.hour_share * np.exp(auctions.wave)).sum(axis=1)
-        spend = (shown * np.exp(b.level) * by_hour * higher).sum(axis=1)
-        mean = np.cumsum(spend) / np.arange(1, ads.days + 1)
-        error = 1.0 - spend / np.maximum(mean, 1e-9)
-        columns = np.column_stack([our_shock, error, np.cumsum(error), np.diff(error, prepend=0.0)])
-    return np.vstack([np.zeros(columns.shape[1]), columns[:-1]])
-
-
-def _describe_competitor(ads: AdHistory, b: _Bidding, r: int, shade: Estimate, reaction: Fit) -> Competitor:
-    """Return a rival as a pattern."""
+    ads, (share, share_error) = rivals.auctions.ads, rivals.entered
+    first = np.array([c in campaigns and campaigns[c].mechanism == "first_price" for c in ads.campaigns])
+    shading = _fit_shading(rivals, first)
     causes = (
         "our bid of the day before", "yesterday's spend error", "summed spend error", "change of spend error",
     )  # fmt: skip
     unknown = Estimate.zero(0, "cannot be discovered without the rival's impression share: assumed none")
-    gains = [
-        reaction.estimate(i, count=ads.days, source=f"daily level on {cause}") if i < len(reaction.values) else unknown
-        for i, cause in enumerate(causes)
-    ]
-    spread = b.log_spread.log_estimate(0, count=ads.met[:, :, r].sum(), source="slope of the probit in our bid")
-    return Competitor(spread, shade, gains[0], tuple(gains[1:]))
+    competitors: dict[str, Competitor] = {}
+    entering: list[dict[str, Estimate]] = [{} for _ in share]
+    bids: list[dict[str, dict[str, Estimate]]] = [{} for _ in share]
+    for r, b in rivals.bidding.items():
+        name, met, level, reaction, shade = ads.rivals[r], rivals.meetings(r), levels[r], reactions[r], shading[r]
+        spread = b.fit.log_estimate(-1, count=met, source="slope of the probit in our bid")
+        gains = [
+            reaction.estimate(i, count=ads.days, source=f"daily level on {c}") if i < len(reaction.values) else unknown
+            for i, c in enumerate(causes)
+        ]
+        competitors[name] = Competitor(spread, shade, gains[0], tuple(gains[1:]))
+        extra, extra_error = (table.reshape(-1, len(first)) for table in (b.extra.values, b.extra.errors))
+        shade_error = (shade.high - shade.low) / (2.0 * Estimate.z())
+        for g in range(len(share)):
+            entering[g][name] = Estimate.from_error(
+                share[g, r], share_error[g, r], "logit", count=met, source="overlap rate, days as clusters"
+            )
+            means = level.values[g] + extra[g] - first * shade.value
+            errors = np.sqrt(level.errors[g] ** 2 + extra_error[g] ** 2 + (first * shade_error) ** 2)
+            source = "position-above rate against our bid, probit"
+            bids[g][name] = {
+                c: Estimate.from_error(mean, error, "linear", count=met, source=source)
+                for c, mean, error in zip(ads.campaigns, means, errors, strict=True)
+            }
+    return competitors, tuple(map(Landscape, np.bincount(landscape).tolist(), entering, bids))
 
 
-def _fit_shading(
-    ads: AdHistory, bidding: Mapping[int, _Bidding], campaigns: Mapping[str, Campaign]
-) -> dict[int, Estimate]:
+def _fit_shading(rivals: Rivals, first: NDArray[np.bool_]) -> dict[int, Estimate]:
     """Return what each rival takes off its log bid in first-price auctions, compared with the median rival.
+
+    first: which campaigns (J,) are sold at first price.
 
     A difference of differences: its level there less its level elsewhere, less the same of the others. A preference for
     a campaign looks like shading; how far rivals' preferences differ elsewhere says how uncertain that leaves it.
     """
-    first = _first_price(ads, campaigns)
-    if not first.any() or first.all() or not bidding:
-        return {r: Estimate.zero(0, "no campaign of each kind to compare") for r in bidding}
-    count, others = len(first), int((~first).sum())
+    if not first.any() or first.all():
+        return {r: Estimate.zero(0, "no campaign of each kind to compare") for r in rivals.bidding}
+    count, groups, others = len(first), len(rivals.entered[0]), int((~first).sum())
     usual = {
-        r: b.extra.block(0, np.tile(np.eye(count), len(b.extra.values) // count) * count / len(b.extra.values))
-        for r, b in bidding.items()
+        r: b.extra.combine(np.tile(np.eye(count), groups) * count / len(b.extra.values))
+        for r, b in rivals.bidding.items()
     }
     extra = np.array([fit.values for fit in usual.values()])
     extra = extra - np.median(extra, axis=0)
     gap = extra[:, first].mean(axis=1) - extra[:, ~first].mean(axis=1)
     gap = gap - np.median(gap)
     prefer = extra[:, ~first] - extra[:, ~first].mean(axis=1, keepdims=True)
-    free = (len(bidding) - 1) * (others - 1)
+    free = (len(usual) - 1) * (others - 1)
     preference = float((prefer**2).sum()) / free * (1.0 + 1.0 / others) if free > 0 else float((gap**2).mean())
     contrast = np.where(first, 1.0 / first.sum(), -1.0 / others)
     source = "level in first-price campaigns less that elsewhere, against the median rival"
@@ -662,7 +487,7 @@ def _fit_shading(
             gap[i],
             math.sqrt(float(fit.combine(contrast[None]).errors[0]) ** 2 + preference),
             "linear",
-            count=int(ads.met[:, :, r].sum()),
+            count=rivals.meetings(r),
             source=source,
         )
         for i, (r, fit) in enumerate(usual.items())

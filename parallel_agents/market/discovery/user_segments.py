@@ -201,26 +201,25 @@ def classify_users(history: History, *, seed: int) -> Classes:
 
 
 def describe_segments(
-    history: History, classes: Classes, conversion: Conversion
-) -> tuple[tuple[Segment, ...], tuple[int, ...], tuple[str, ...]]:
-    """Return segments, most valuable per user first; the class of each; and notes on what was not identified."""
-    weights = classes.weights(history.clicks.astype(np.float64))
+    history: History, classes: Classes, weights: Floats, conversion: Conversion
+) -> tuple[dict[int, Segment], list[str]]:
+    """Return the segment of every class, most valuable per user first, and notes on what was not identified.
+
+    weights: those (U, K) of clicks.
+    """
     value_shares = _value_shares(history, weights, conversion.delays)
     concentration = [v.value / s for v, s in zip(value_shares, classes.share, strict=True)]
-    order = tuple(int(k) for k in np.argsort(concentration)[::-1])
+    order = [int(k) for k in np.argsort(concentration)[::-1]]
     names, notes = _name_classes(history, classes, value_shares, order)
-    segments = tuple(_segment(history, classes, conversion, value_shares[k], weights, k, names[k]) for k in order)
-    return segments, order, notes
+    return {k: _segment(history, classes, conversion, value_shares[k], weights, k, names[k]) for k in order}, notes
 
 
 def _value_shares(history: History, weights: Floats, delays: Delays) -> list[Estimate]:
     """Return each class's share of value, later purchases included: Σ value × clicks / observable clicks."""
     classes, users = weights.shape[1], len(weights)
-    spent = np.stack([w * np.bincount(history.buyer, history.value, users) for w in weights.T], axis=1)
+    spent = weights * np.bincount(history.buyer, history.value, users)[:, None]
     clicks = weights * history.clicks[:, None]
-    observable = np.stack(
-        [w * history.per_user(o) for w, o in zip(weights.T, delays.observable.T, strict=True)], axis=1
-    )
+    observable = weights * np.stack([history.per_user(own) for own in delays.observable.T], axis=1)
 
     def shares(t: Floats) -> Floats:
         total = t[:classes] * t[classes : 2 * classes] / t[2 * classes :]
@@ -233,8 +232,8 @@ def _value_shares(history: History, weights: Floats, delays: Delays) -> list[Est
 
 
 def _name_classes(
-    history: History, classes: Classes, value_shares: list[Estimate], order: tuple[int, ...]
-) -> tuple[list[str], tuple[str, ...]]:
+    history: History, classes: Classes, value_shares: list[Estimate], order: list[int]
+) -> tuple[list[str], list[str]]:
     """Name crisis parents by the rule above, other classes by the topic they read most above average."""
     excess = classes.topics / (classes.share @ classes.topics)
     names = [""] * len(classes.share)
@@ -243,12 +242,12 @@ def _name_classes(
     known = "urgent" in history.topics
     urgent = excess[:, history.topics.index("urgent")] > 1.0 if known else np.zeros(len(rare), bool)
     candidates = [k for k in order if rare[k] and rich[k] and urgent[k]]
-    notes: tuple[str, ...] = ()
+    notes = []
     if candidates:
         names[candidates[0]] = CRISIS
     else:
         why = "no class is rare, brings more than its share of value and reads urgent pages"
-        notes = (f"crisis parents: {why if known else 'the vocabulary has no topic `urgent` to know them by'}",)
+        notes.append(f"crisis parents: {why if known else 'the vocabulary has no topic `urgent` to know them by'}")
     for k in order:
         if not names[k]:
             title = _TITLES.get(history.topics[int(excess[k].argmax())], "regular")
@@ -276,16 +275,16 @@ def _segment(
     delay_source = f"delays of {bought} purchases, Weibull, right-truncated"
     clustered = "weighted by class, users as clusters"
     interest, interest_spread = _interest(history, classes, k, members)
-    paid = np.bincount(history.user, history.campaign >= 0, users)
-    campaigns = {}
-    for j, campaign in enumerate(history.campaigns):
-        clicks = np.bincount(history.user, history.campaign == j, users)
-        campaigns[campaign] = ratio(
-            w * clicks, w * paid, "logit", count=int(paid.sum()), source=f"paid clicks, {clustered}"
+    paid = history.per_user(history.campaign >= 0)
+    campaigns = {
+        campaign: ratio(
+            w * history.per_user(history.campaign == j),
+            w * paid,
+            "logit",
+            count=int(paid.sum()),
+            source=f"paid clicks, {clustered}",
         )
-    creatives = {
-        creative: _click_factor(history, w, history.creative == c, f"paid clicks with this creative, {clustered}")
-        for c, creative in enumerate(history.creatives)
+        for j, campaign in enumerate(history.campaigns)
     }
     devices = {
         device: ratio(
@@ -320,20 +319,16 @@ def _segment(
         interest_spread=interest_spread,
         devices=devices,
         campaigns=campaigns,
-        creatives=creatives,
+        creatives={creative: _click_factor(history, w, c) for c, creative in enumerate(history.creatives)},
     )
 
 
-def _click_factor(history: History, weight: Floats, chosen: NDArray[np.bool_], source: str) -> Estimate:
-    """Return the share of a class (weights of users) in the chosen paid clicks over its share in all with a name."""
-    users = len(weight)
-    chosen_clicks, all_clicks = (np.bincount(history.user, c, users) for c in (chosen, history.creative >= 0))
-
-    def factor(t: Floats) -> Floats:
-        return np.atleast_1d((t[0] / t[1]) / (t[2] / t[3]))
-
-    rows = np.stack([weight * chosen_clicks, chosen_clicks, weight * all_clicks, all_clicks], axis=1)
-    value, error = function_of_totals(factor, rows)
+def _click_factor(history: History, weight: Floats, creative: int) -> Estimate:
+    """Return the share of a class (weights of users) in the paid clicks with a creative over its share in all."""
+    chosen, named = (history.per_user(own) for own in (history.creative == creative, history.creative >= 0))
+    rows = np.stack([weight * chosen, chosen, weight * named, named], axis=1)
+    value, error = function_of_totals(lambda t: (t[0] / t[1]) / (t[2] / t[3]), rows)
+    source = "paid clicks with this creative, weighted by class, users as clusters"
     return Estimate.from_error(value[0], error[0], "log", count=int(chosen.sum()), source=source)
 
 
@@ -383,9 +378,7 @@ def factors(
         at_level = (level == i).astype(np.float64)
         clicks, bought = int(at_level.sum()), int(at_level @ history.converted)
         result[name] = Factor(
-            share=ratio(
-                history.per_user(at_level), history.clicks.astype(np.float64), "logit", count=clicks, source="clicks"
-            ),
+            share=ratio(history.per_user(at_level), history.clicks, "logit", count=clicks, source="clicks"),
             conversion=ratio(
                 history.per_user(at_level * history.converted),
                 history.per_user(at_level * conversion.observable),

@@ -62,9 +62,7 @@ def draw_reports(market: HiddenMarket, journeys: Journeys, *, seed: int) -> AdRe
     users, creatives, rivals = len(journeys.segment), len(market.campaigns.creatives), len(market.rivals.names)
     launch = np.arange(creatives) * calendar.days // (2 * creatives)  # one after the other in the first half
     shown, pacing, drift = np.zeros(creatives), _Pacing(np.zeros(rivals), np.zeros(rivals)), 0.0
-    ads: list[Columns] = []
-    insights: list[Columns] = []
-    hours: list[Columns] = []
+    tables: dict[str, list[Columns]] = {"ads": [], "insights": [], "hours": []}
     for day in range(calendar.days):
         shock = market.campaigns.bid_spread * rng.standard_normal(paid)
         counts = rng.poisson(auctions * calendar.volume[day].mean())
@@ -81,12 +79,16 @@ def draw_reports(market: HiddenMarket, journeys: Journeys, *, seed: int) -> AdRe
             shown / users,
             rng,
         )
-        ads.append(auction_day.ads_rows(day))
-        insights.append(auction_day.insights_rows(day))
-        hours.append(auction_day.hour_rows(day))
+        reports = auction_day.ads_rows(), auction_day.insights_rows(), auction_day.hour_rows()
+        for days, rows in zip(tables.values(), reports, strict=True):
+            days.append({"day": np.full(len(rows["campaign"]), day), **rows})
         shown = market.campaigns.remembered * shown + auction_day.shown_by_creative()
         pacing.update(market, float(shock.mean()), auction_day.rival_spend())
-    return AdReports(_concatenate(ads), _concatenate(insights), _concatenate(hours), landscape)
+    whole = {
+        name: {column: np.concatenate([rows[column] for rows in days]) for column in days[0]}
+        for name, days in tables.items()
+    }
+    return AdReports(**whole, landscape=landscape)
 
 
 def _auctions_per_day(market: HiddenMarket, journeys: Journeys, paid: int) -> Floats:
@@ -168,7 +170,7 @@ class _AuctionDay:
         spend = np.where(self.shown[:, 1:], np.exp(self.scores[:, 1:]), 0.0)
         return np.asarray(spend.sum(axis=0))
 
-    def ads_rows(self, day: int) -> Columns:
+    def ads_rows(self) -> Columns:
         """Return one row per campaign, creative and position in which we were shown."""
         creatives, places = len(self.market.campaigns.creatives), max(self.market.campaigns.slots)
         place = np.clip(self.rank[:, 0], 0, places - 1)
@@ -180,7 +182,6 @@ class _AuctionDay:
         campaign = rows // (creatives * places)
         won = np.bincount(self.campaign, shown, len(self.counts))
         return {
-            "day": np.full(len(rows), day),
             "campaign": campaign,
             "creative": rows // places % creatives,
             "position": rows % places + 1,
@@ -191,7 +192,7 @@ class _AuctionDay:
             "impression_share": (won / np.maximum(self.counts, 1))[campaign],
         }
 
-    def hour_rows(self, day: int) -> Columns:
+    def hour_rows(self) -> Columns:
         """Return one row per hour and campaign with an auction: impressions, clicks, cost and shares of auctions."""
         paid, shown = len(self.counts), self.shown[:, 0]
         cell, size = self.hour * paid + self.campaign, 24 * paid
@@ -200,7 +201,6 @@ class _AuctionDay:
         sums = {"impressions": shown, "clicks": self.clicked, "cost": self.cost, "top": shown & (self.rank[:, 0] == 0)}
         totals = {name: np.bincount(cell, column, size)[rows] for name, column in sums.items()}
         return {
-            "day": np.full(len(rows), day),
             "hour": rows // paid,
             "campaign": rows % paid,
             "impressions": totals["impressions"].astype(np.int64),
@@ -210,7 +210,7 @@ class _AuctionDay:
             "top_impression_share": totals["top"] / held[rows],
         }
 
-    def insights_rows(self, day: int) -> Columns:
+    def insights_rows(self) -> Columns:
         """Return one row per campaign and rival that competed with us: the rates of an auction-insights report."""
         paid, rivals = len(self.counts), len(self.market.rivals.names)
         both = self.entered[:, :1] & self.entered[:, 1:]
@@ -229,13 +229,7 @@ class _AuctionDay:
             "outranking_share": per_campaign(outranked) / auctions,
         }
         return {
-            "day": np.full(len(campaign), day),
             "campaign": campaign,
             "competitor": rival,
             **{name: rate[campaign, rival] for name, rate in rates.items()},
         }
-
-
-def _concatenate(days: list[Columns]) -> Columns:
-    """Return the columns of all days."""
-    return {name: np.concatenate([columns[name] for columns in days]) for name in days[0]}

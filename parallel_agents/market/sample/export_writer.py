@@ -265,38 +265,24 @@ def _render_params(market: HiddenMarket, events: _Events) -> pa.Array:
     pa = _pyarrow()
     urls = [f"{_SITE}/{root}/{_PATHS[topic]}" for topic in market.topics for root in _ROOTS]
     urls.append(f"{_SITE}/checkout/thank-you")
-    is_view, is_purchase = events.name == 1, events.name == 2
-    always = np.ones(len(is_view), bool)
-    params: list[tuple[str, NDArray[np.bool_], str, Any]] = [  # key, events that have it, type, values
-        ("ga_session_id", always, "int", events.session_time // 1_000_000),
-        ("ga_session_number", always, "int", events.session),
-        ("page_location", always, "string", events.page),
-        ("engagement_time_msec", is_view, "int", (events.seconds * 1000.0).astype(np.int64)),
-        ("value", is_purchase, "double", events.value),
-    ]
-    present = np.stack([param[1] for param in params], axis=1)  # (events, params)
-    flat = np.flatnonzero(present.ravel())
-    event, which = flat // len(params), flat % len(params)
-    offsets = np.concatenate([[0], np.cumsum(present.sum(axis=1))]).astype(np.int32)
-
-    def values(kind: str, dtype: Any) -> tuple[NDArray[Any], NDArray[np.bool_]]:
-        column, missing = np.zeros(len(flat), dtype), np.ones(len(flat), bool)
-        for i, (_, _, param_kind, param_values) in enumerate(params):
-            if param_kind == kind:
-                rows = which == i
-                column[rows] = param_values[event[rows]]
-                missing[rows] = False
-        return column, missing
-
-    ints, no_int = values("int", np.int64)
-    doubles, no_double = values("double", np.float64)
-    pages, no_string = values("string", np.int64)
-    kinds = {
-        "string_value": _take(urls, np.where(no_string, -1, pages)),
-        "int_value": pa.array(ints, mask=no_int),
-        "float_value": pa.nulls(len(flat), pa.float64()),
-        "double_value": pa.array(doubles, mask=no_double),
+    always = np.ones(len(events.name), np.bool_)
+    params: tuple[tuple[str, str, NDArray[np.bool_], NDArray[Any]], ...] = (  # key, type, events that have it, values
+        ("ga_session_id", "int", always, events.session_time // 1_000_000),
+        ("ga_session_number", "int", always, events.session),
+        ("page_location", "string", always, events.page),
+        ("engagement_time_msec", "int", events.name == 1, events.seconds * 1000.0),
+        ("value", "double", events.name == 2, events.value),
+    )
+    keys, kinds, had, columns = zip(*params, strict=True)
+    present = np.stack(had, axis=1)  # (events, params)
+    which, kind = (np.broadcast_to(own, present.shape)[present] for own in (np.arange(len(keys)), np.array(kinds)))
+    number = np.stack(columns, axis=1)[present]  # as floats: whole ones are far below 2⁵³
+    values = {
+        "string_value": _take(urls, np.where(kind == "string", number, -1.0).astype(np.int64)),
+        "int_value": pa.array(number.astype(np.int64), mask=kind != "int"),
+        "float_value": pa.nulls(len(number), pa.float64()),
+        "double_value": pa.array(number, mask=kind != "double"),
     }
-    value = pa.StructArray.from_arrays(list(kinds.values()), list(kinds))
-    keys = _take([param[0] for param in params], which)
-    return pa.ListArray.from_arrays(pa.array(offsets), pa.StructArray.from_arrays([keys, value], ["key", "value"]))
+    offsets = np.concatenate([[0], np.cumsum(present.sum(axis=1))]).astype(np.int32)
+    pairs = [_take(keys, which), pa.StructArray.from_arrays(list(values.values()), list(values))]
+    return pa.ListArray.from_arrays(pa.array(offsets), pa.StructArray.from_arrays(pairs, ["key", "value"]))

@@ -26,6 +26,8 @@ class Calendar:
 
     first_day: np.datetime64
     days: int
+    months: Ints  # (days,) calendar month, January is 0
+    weeks: Ints  # (days,) the days after the last whole week belong to that one
     volume: Floats  # (days, 24), mean 1
     weight: Floats  # (weeks,) share of the volume
     mix: Floats  # (weeks, K, 2): relative intensity by segment, not iOS or iOS
@@ -43,27 +45,17 @@ class Calendar:
         """Microseconds since 1970 at the last midnight."""
         return self.start + self.days * 24 * HOUR
 
-    @property
-    def months(self) -> Ints:
-        """Shape (days,): calendar month, January is 0."""
-        dates = self.first_day + np.arange(self.days)
-        return np.asarray(dates.astype("datetime64[M]").astype(np.int64) % 12)
-
-    @property
-    def weeks(self) -> Ints:
-        """Shape (days,): the week of every day; the days after the last whole week belong to that one."""
-        return np.minimum(np.arange(self.days) // _WEEK, max(1, self.days // _WEEK) - 1)
-
     @classmethod
     def draw(cls, market: HiddenMarket, first_day: str, days: int, rng: np.random.Generator) -> Calendar:
         """Return the calendar of some days, with weekly effects drawn from `rng`."""
         if days < _WEEK:
             raise ConfigError(f"days {days} is too short for a sample: give at least {_WEEK}")
-        bare = cls(np.datetime64(first_day, "D"), days, *[np.empty(0)] * 6)
-        weekday = ((bare.first_day + np.arange(days)).astype(np.int64) + 3) % 7  # Monday is 0
-        volume = (market.month[bare.months] * market.weekday[weekday])[:, None] * market.hour
+        dates = np.datetime64(first_day, "D") + np.arange(days)
+        months, weekday = dates.astype("datetime64[M]").astype(np.int64) % 12, (dates.astype(np.int64) + 3) % 7
+        weeks = np.minimum(np.arange(days) // _WEEK, max(1, days // _WEEK) - 1)
+        volume = (market.month[months] * market.weekday[weekday])[:, None] * market.hour
         volume /= volume.mean()
-        by_week = np.bincount(bare.weeks, volume.mean(axis=1))
+        by_week = np.bincount(weeks, volume.mean(axis=1))
         weight = np.asarray(by_week / by_week.sum(), np.float64)
 
         def centred(amplitude: float) -> Floats:
@@ -72,8 +64,10 @@ class Calendar:
 
         conversion = np.exp(centred(market.week_conversion))
         return cls(
-            bare.first_day,
+            dates[0],
             days,
+            months,
+            weeks,
             volume,
             weight,
             _weekly_mix(market, weight, rng),

@@ -7,6 +7,7 @@ import pytest
 from scipy import stats
 
 from parallel_agents.core.errors import NonFiniteError, RunError
+from parallel_agents.kernels.functions import each
 from parallel_agents.market.discovery.estimation import (
     LEVEL,
     Estimate,
@@ -37,7 +38,7 @@ def test_intervals_are_symmetric_on_their_scale_and_hold_their_quantiles():
 
 def test_normal_cdf_equals_that_of_scipy():
     x = np.linspace(-8, 8, 101).reshape(1, -1)
-    np.testing.assert_allclose(normal_cdf(x), stats.norm.cdf(x), atol=1e-15)
+    np.testing.assert_allclose(each(normal_cdf, x), stats.norm.cdf(x), atol=1e-15)
 
 
 def test_the_error_of_a_ratio_of_totals_is_that_of_a_share(rng):

@@ -195,3 +195,10 @@ def test_vocabulary_words_may_hold_quotes_and_impossible_offsets_are_refused(sma
     assert found.health_pages.sum() == whole.health_pages.sum()
     with pytest.raises(ConfigError, match="utc_offset_hours 99 is not a time zone"):
         history({"events": small.events}, utc_offset_hours=99)
+
+
+def test_an_export_that_hardly_shows_how_a_rival_bids_is_discovered(small):
+    """One rival can be fitted, and none in some deviations of what is taken as given: these say nothing of its errors."""
+    found = discover(small.tables)
+    assert list(found.competition.competitors) == ["carelink"]
+    assert sum("to tell how it bids" in note for note in found.not_identified) == 5

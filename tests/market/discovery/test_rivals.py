@@ -10,8 +10,9 @@ import pytest
 from parallel_agents.market.discovery import Vocabulary
 from parallel_agents.market.discovery.click_history import read_history
 from parallel_agents.market.discovery.competition import AdHistory, fit_creatives, read_ad_history
+from parallel_agents.market.discovery.day_levels import our_shocks
 from parallel_agents.market.discovery.export_reader import open_export
-from parallel_agents.market.discovery.rivals import _Auctions, _chances, _our_shocks, _Rivals, _top
+from parallel_agents.market.discovery.rivals import Auctions, Rivals, _chances, _top
 
 PLAYED = 200_000
 
@@ -27,14 +28,15 @@ def test_the_chance_to_rank_above_us_is_that_of_played_auctions(rng):
     wave = np.array([[0.6, -0.6, 0.0]])
     hours, offers = np.array([[0.5, 0.3, 0.2]]), np.array([[0.1, -0.5, -2.0]])
     live, reserve, level, spread = np.array([[0.4, 0.3, 0.0]]), np.array([-0.8]), np.array([-0.4]), 0.5
-    chance, enters = _chances(level, spread, wave, hours, live, offers, reserve)
+    first, ours = np.zeros(1, np.int64), (live[None], offers[None], reserve)
+    chance, enters = _chances(first, first, level, spread, wave, hours, *ours)
     hour, creative = rng.choice(3, PLAYED, p=hours[0]), rng.choice(3, PLAYED, p=[0.4, 0.3, 0.3])
     bid = level[0] + wave[0, hour] + spread * rng.standard_normal(PLAYED)
     both = (creative < 2) & (bid >= reserve[0])
     assert enters[0] == pytest.approx(both.mean(), abs=0.005)
     assert chance[0, 0] == pytest.approx((bid > offers[0, creative])[both].mean(), abs=0.006)
     for i, (moved, wider) in enumerate([(1e-6, 1.0), (0.0, np.exp(1e-6))], start=1):
-        near, _ = _chances(level + moved, spread * wider, wave, hours, live, offers, reserve)
+        near, _ = _chances(first, first, level + moved, spread * wider, wave, hours, *ours)
         assert chance[0, i] == pytest.approx((near[0, 0] - chance[0, 0]) / 1e-6, rel=1e-4)
 
 
@@ -77,9 +79,10 @@ def test_bids_of_days_without_an_impression_follow_from_how_often_rivals_were_ab
     """Bids that are known are hidden: they are found again, the low ones too."""
     creatives, reserve = fit_creatives(ads), np.full(len(ads.campaigns), 0.05)
     landscape = np.arange(ads.days) // 14
-    rivals = _Rivals.of(ads, _Auctions.of(ads, creatives, reserve, None), landscape, 5)
+    rivals = Rivals.of(Auctions(ads, creatives, reserve, None), landscape)
     hidden = np.isfinite(ads.log_bid) & (np.arange(ads.days) % 4 == 0)[:, None]
-    found = _our_shocks(replace(ads, log_bid=np.where(hidden, np.nan, ads.log_bid)), rivals, creatives, reserve)
+    partly = replace(ads, log_bid=np.where(hidden, np.nan, ads.log_bid))
+    found = our_shocks(replace(rivals.auctions, ads=partly), rivals.bidding)
     truth = ads.log_bid - np.nanmean(ads.log_bid, axis=0)
     off = (found - truth)[hidden] - np.median((found - truth)[hidden])
     assert hidden.sum() > 40
