@@ -36,12 +36,11 @@ from parallel_agents.core.folder_lock import FolderLock, lock_folder
 from parallel_agents.core.seeding import Purpose, generator
 from parallel_agents.core.types import Array
 from parallel_agents.market.discovery import Patterns
-from parallel_agents.market.event_types import ExperienceAggregator
 from parallel_agents.market.experiences import EpisodeBatch, summarize
 from parallel_agents.market.montecarlo import EpisodeSetting, MonteCarloSimulator
 from parallel_agents.market.policies import PolicyAgent, action_function
 from parallel_agents.market.strategies import Focus
-from parallel_agents.replay import Buffer, ImportanceSamplingReplayBuffer
+from parallel_agents.replay import Buffer, ExperienceAggregator, ImportanceSamplingReplayBuffer
 from parallel_agents.replay.importance_sampler import CRISIS_PARENT, REGULAR_PARENT, ImportanceSampler
 from parallel_agents.replay.importance_weights import correction_effect
 from parallel_agents.tracking.callbacks import Callback, CallbackList
