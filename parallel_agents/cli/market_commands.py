@@ -19,6 +19,7 @@ from parallel_agents.cli.record import open_environment
 from parallel_agents.cli.train import train as run_training
 from parallel_agents.core.errors import ConfigError
 from parallel_agents.core.files import write_atomically
+from parallel_agents.env.external_training import ExternalUpdateAgent
 from parallel_agents.market import market_plots
 from parallel_agents.market.baselines import compare_baselines, oracle
 from parallel_agents.market.bigquery import PREFIX, bigquery_tables, open_bigquery
@@ -35,7 +36,7 @@ from parallel_agents.market.discovery.profile import profile_of
 from parallel_agents.market.experiences import EpisodeExperience, Failure, aggregate_experiences, world_context
 from parallel_agents.market.market_environment import MarketEnvironment
 from parallel_agents.market.montecarlo import EpisodeSetting, MonteCarloSimulator
-from parallel_agents.market.policies import ExternalUpdateAgent, TrainedBidder, export_policy
+from parallel_agents.market.policies import TrainedBidder, export_policy
 from parallel_agents.market.sample import draw_sample, write_sample
 from parallel_agents.market.simulation import MarketWorlds
 from parallel_agents.market.strategies import constant_strategies, detect_convergence_patterns, play_strategies
