@@ -27,14 +27,12 @@ from numpy.typing import NDArray
 from parallel_agents.core.by_reference import by_reference
 from parallel_agents.core.compiled import compiled_once, njit
 from parallel_agents.core.errors import ActionError, ConfigError, ShapeError
-from parallel_agents.core.types import Array
+from parallel_agents.core.types import Array, Floats
 from parallel_agents.kernels.functions import exp, log
 from parallel_agents.market.simulation import MarketWorlds
 from parallel_agents.market.simulation.market_worlds import write_observations, write_scores
 from parallel_agents.market.simulation.step import MarketArrays, step_all
 from parallel_agents.nn import Distribution, MultiDiscrete, SquashedGaussian
-
-Floats = NDArray[np.float64]
 
 LEVELS = (0.0, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64)
 CAPS = (0.001, 0.03)
@@ -90,14 +88,14 @@ class ActionForm:
         return SquashedGaussian((-1.0, log(low), *(-x for x in others)), (1.0, log(high), *others))
 
     @property
-    def width(self) -> int:
-        """A, how many numbers an action has."""
-        return {"joint": 1, "choices": self.campaigns + 1, "paced": 2 + self.campaigns + self.creatives}[self.name]
-
-    @property
     def shape(self) -> tuple[int, ...]:
         """Shape of an action in a buffer."""
-        return () if self.name == "joint" else (self.width,)
+        return () if isinstance(self.space, int) else self.space.shape
+
+    @property
+    def width(self) -> int:
+        """A, how many numbers an action has."""
+        return math.prod(self.shape)
 
     @property
     def dtype(self) -> str:

@@ -15,15 +15,12 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Generic, Protocol, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from parallel_agents.core.errors import ConfigError
 from parallel_agents.core.seeding import Purpose, generator, uniforms
+from parallel_agents.core.types import Floats, Ints
 from parallel_agents.market.simulation import MarketWorlds
 from parallel_agents.market.worlds import World
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 
 ALPHAS = tuple(float(a) for a in np.geomspace(0.03, 1.5, 12))
 """Multiples of the predicted value that constants are chosen from."""

@@ -83,40 +83,35 @@ class EpisodeSetting:
     seed: int = 0
 
 
-class WorldGroup:
+class WorldGroup(BiddingMarket):
     """W worlds that are stepped together, each with one bidder. No world depends on the others."""
 
     def __init__(self, worlds: Sequence[World], setting: EpisodeSetting) -> None:
-        self.worlds, self.setting = tuple(worlds), setting
         options = {
             name: value for name, value in vars(setting).items() if name not in ("actions", "levels", "objective")
         }
-        self.market = MarketWorlds(worlds, **options)
-        self._contexts = [world_context(world) for world in self.worlds]
-        self.form = action_form(setting.actions, setting.levels, self.market)
-        self._bidding = BiddingMarket(self.market, self.form, setting.objective)
-
-    def step(self, actions: Array) -> NDArray[np.float64]:
-        """Step every world and return the rewards (W,)."""
-        return np.asarray(self._bidding.step(np.asarray(actions)[None])[0])
+        market = MarketWorlds(worlds, **options)
+        super().__init__(market, action_form(setting.actions, setting.levels, market), setting.objective)
+        self._contexts = [world_context(world) for world in worlds]
 
     async def run_episodes(self, actor: Actor, lap: int, *, deadline: float) -> list[EpisodeExperience]:
         """Run one episode in every world, within `deadline` seconds."""
-        steps, market = self.setting.steps, self.market
+        market = self.market
         columns: dict[str, list[Array]] = {name: [] for name in ("actions", "rewards", "values", "crisis_values")}
         try:
             async with asyncio.timeout(deadline):
-                actor.begin_episode([w.index for w in self.worlds], lap, steps)
+                actor.begin_episode([w.index for w in market.worlds], lap, market.steps)
                 columns["states"] = [market.reset(lap)[0]]
-                for step in range(steps):
+                for step in range(market.steps):
                     actions = await actor.act(columns["states"][-1], step)
                     columns["actions"].append(actions)
-                    columns["rewards"].append(self.step(actions).astype(np.float32))
+                    columns["rewards"].append(self.step(actions[None])[0].astype(np.float32))
                     columns["values"].append(market.last.caused[0, :, 1].astype(np.float32))
                     columns["crisis_values"].append(market.last.caused[0, :, 2].astype(np.float32))
                     columns["states"].append(market.observe()[0])
         except TimeoutError as error:
-            raise DeadlineError(f"{len(self.worlds)} worlds took longer than {deadline:g} s for an episode") from error
+            count = len(market.worlds)
+            raise DeadlineError(f"{count} worlds took longer than {deadline:g} s for an episode") from error
         info = market.info(episode=True)
         arrays = {name: np.stack(column, axis=1) for name, column in columns.items()}  # (W, T, …)
         return [
@@ -132,12 +127,8 @@ class WorldGroup:
                 target=float(market.parameters.target[w]),
                 **{name: array[w].copy() for name, array in arrays.items()},
             )
-            for w, world in enumerate(self.worlds)
+            for w, world in enumerate(market.worlds)
         ]
-
-    def close(self) -> None:
-        """End the threads."""
-        self.market.close()
 
 
 def run_world_group(
@@ -146,10 +137,8 @@ def run_world_group(
     """Run one episode in each of some worlds, in a process of Ray's."""
     numerics.require()
     group = WorldGroup(worlds, setting)
-    try:
+    with group.market:
         return asyncio.run(group.run_episodes(actor, lap, deadline=deadline))
-    finally:
-        group.close()
 
 
 class ParallelWorldSimulator:
@@ -173,7 +162,7 @@ class ParallelWorldSimulator:
 
     def step(self, action: Any) -> tuple[NDArray[np.float32], float, bool, bool, dict[str, Any]]:
         """Return state, reward, terminated, truncated, and a dictionary with `event_type`, `value` and `cost`."""
-        reward = float(self._group.step(np.asarray(action)[None])[0])
+        reward = float(self._group.step(np.asarray(action)[None, None])[0, 0])
         market = self._group.market
         _, value, crisis = market.last.caused[0, 0].tolist()
         info = {
@@ -527,7 +516,7 @@ class MonteCarloSimulator:
     def close(self) -> None:
         """End the threads."""
         for group in self._groups.values():
-            group.close()
+            group.market.close()
         self._groups = {}
 
     def __enter__(self) -> MonteCarloSimulator:

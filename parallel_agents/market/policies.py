@@ -16,9 +16,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import json
-import threading
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -32,6 +30,7 @@ from parallel_agents.algorithms.acting import Inference, Weights
 from parallel_agents.core.errors import ConfigError, ShapeError
 from parallel_agents.core.files import write_atomically
 from parallel_agents.core.seeding import Purpose, uniforms
+from parallel_agents.core.system import in_background
 from parallel_agents.core.types import Array
 from parallel_agents.env.external_training import action_function
 from parallel_agents.market.actions import ActionForm, BiddingMarket
@@ -120,29 +119,8 @@ class _CalledActor:
 
 
 async def _in_thread(work: Callable[[], Any]) -> Any:
-    """Return the result of `work`, called in a daemon thread that is abandoned if nobody waits any longer."""
-    loop = asyncio.get_running_loop()
-    future: asyncio.Future[Any] = loop.create_future()
-
-    def settle(result: Any, error: BaseException | None) -> None:
-        if future.done():
-            return
-        if error is None:
-            future.set_result(result)
-        else:
-            future.set_exception(error)
-
-    def run() -> None:
-        result, failure = None, None
-        try:
-            result = work()
-        except BaseException as error:  # raised again where the result is awaited
-            failure = error
-        with suppress(RuntimeError):  # the loop has ended meanwhile
-            loop.call_soon_threadsafe(settle, result, failure)
-
-    threading.Thread(target=run, name="market-agent", daemon=True).start()
-    return await future
+    """Return the result of `work`, called in a thread that is abandoned if nobody waits any longer."""
+    return await asyncio.wrap_future(in_background(work, "market-agent"))
 
 
 # -- trained models --------------------------------------------------------------------------------------------------

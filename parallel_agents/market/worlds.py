@@ -15,17 +15,14 @@ from enum import Enum, IntEnum
 from typing import NoReturn
 
 import numpy as np
-from numpy.typing import NDArray
 
 from parallel_agents.core.errors import ConfigError
 from parallel_agents.core.seeding import Purpose, generator
+from parallel_agents.core.types import Floats, Ints
 from parallel_agents.kernels.functions import each, exp
 from parallel_agents.market.discovery import CRISIS, Estimate, Patterns
 from parallel_agents.market.discovery.estimation import hour_waves
 from parallel_agents.market.discovery.patterns import Competition, Segment
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 
 MECHANISMS = ("first_price", "second_price", "gsp")
 

@@ -17,11 +17,9 @@ from numpy.typing import NDArray
 from parallel_agents.core.compiled import njit
 from parallel_agents.core.errors import ConfigError, NonFiniteError
 from parallel_agents.core.seeding import Purpose, draw, generator, key, uniform, uniforms
+from parallel_agents.core.types import Floats, Ints
 from parallel_agents.kernels.functions import each, exp, log, normal, normal_quantile
 from parallel_agents.market.worlds import Part, TimeWindow, World
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 
 MAX_TOUCHES = 8  # clicks kept of a journey: the first one and the latest ones
 _QUANTILE_CELLS = 1024
