@@ -265,7 +265,7 @@ def evaluate_bidder(options: Evaluate) -> None:
         raise ConfigError(f"--episodes {options.episodes}: give at least 2, an interval needs as many")
     progress, environment = ProgressLines(options.quiet), _restored(options.run_dir)
     patterns = environment.patterns if options.patterns is None else load_patterns(options.patterns)
-    mix: dict[WorldType | str, float] | None = None if options.world_type is None else {options.world_type: 1.0}
+    mix = None if options.world_type is None else {options.world_type: 1.0}
     unseen = create_world_variants(patterns, options.episodes, mix, seed=UNSEEN_SEED)
     goals = {"budget": options.budget, "target": options.target_cpa}
     progress.write("choosing the baselines in training worlds")

@@ -139,14 +139,13 @@ class Study:
             "world": {"world_types": mix},
             "parallel": {"train_interval": 1, "policy_lag": 0, "backend": "inline"},
         }
-        return MarketEnvironment(self.patterns, merge(merge(base, recipe(self.algorithm, self.epochs)), dict(changes)))
+        return MarketEnvironment(self.patterns, merge(base, recipe(self.algorithm, self.epochs), changes))
 
     def unseen(self, kind: WorldType | None = None) -> MarketWorlds:
         """Return the worlds of evaluations, in the mix of the data or all of one type."""
-        mix: dict[WorldType | str, float] | None = None if kind is None else {kind: 1.0}
-        return MarketWorlds(
-            create_world_variants(self.patterns, self.episodes, mix, seed=UNSEEN_SEED), threads=self.threads
-        )
+        mix = None if kind is None else {kind: 1.0}
+        worlds = create_world_variants(self.patterns, self.episodes, mix, seed=UNSEEN_SEED)
+        return MarketWorlds(worlds, threads=self.threads)
 
     def train(self, way: str, callbacks: Sequence[Callback] = ()) -> list[list[Played]]:
         """Train every seed in a way of `WAYS`; return its results in the first episode of each market of `kinds`."""

@@ -45,6 +45,7 @@ from parallel_agents.market.policies import Actor, make_actor
 from parallel_agents.market.simulation import MarketWorlds
 from parallel_agents.market.worlds import (
     POPULATION,
+    TypeShares,
     World,
     WorldType,
     create_world_variants,
@@ -186,7 +187,7 @@ class ParallelWorldOrchestrator:
     def __init__(
         self,
         patterns: Patterns,
-        world_types_distribution: Mapping[WorldType | str, float] | None = None,
+        world_types_distribution: TypeShares | None = None,
         *,
         seed: int = 0,
         users: tuple[int, int] = POPULATION,
@@ -204,8 +205,7 @@ class ParallelWorldOrchestrator:
     def create_world_variants(self, n_worlds: int = 100) -> tuple[World, ...]:
         """Draw worlds of the current mix, no two alike and none as in an earlier generation."""
         seed = self.seed + self.generation * 2**32
-        mix: dict[WorldType | str, float] = dict(self.mix.items())
-        return create_world_variants(self.patterns, n_worlds, mix, seed=seed, users=self.users)
+        return create_world_variants(self.patterns, n_worlds, self.mix, seed=seed, users=self.users)
 
     def restore(self, values: Mapping[str, Any]) -> None:
         """Continue from the values of a checkpoint."""
@@ -264,8 +264,7 @@ class ParallelWorldOrchestrator:
 
     async def run_parallel_episodes(self, agent: Any, n_worlds: int = 100, **options: Any) -> EpisodeBatch:
         """Run one episode of an agent in each of `n_worlds` new worlds; options are those of `MonteCarloSimulator`."""
-        mix: dict[WorldType | str, float] = dict(self.mix.items())
-        with MonteCarloSimulator(n_worlds, mix, patterns=self.patterns, seed=self.seed, **options) as simulator:
+        with MonteCarloSimulator(n_worlds, self.mix, patterns=self.patterns, seed=self.seed, **options) as simulator:
             return await simulator.run_episode_batch(agent)
 
     def adapt(self, experiences: Iterable[EpisodeExperience], rate: float = 0.5) -> dict[str, float]:
@@ -328,7 +327,7 @@ class MonteCarloSimulator:
     def __init__(
         self,
         n_worlds: int = 100,
-        world_types_distribution: Mapping[WorldType | str, float] | None = None,
+        world_types_distribution: TypeShares | None = None,
         max_concurrent_worlds: int | None = None,
         experience_buffer_size: int = 1_000_000,
         *,

@@ -46,6 +46,10 @@ class WorldType(Enum):
         raise ConfigError(f"world type {value!r} is unknown: give one of {', '.join(kind.value for kind in cls)}")
 
 
+TypeShares = Mapping[WorldType, float] | Mapping[str, float]
+"""A mix of world types, which are named or given."""
+
+
 class Part(IntEnum):
     """The parts of a world; the number of a part is the address of its random stream."""
 
@@ -438,12 +442,11 @@ def share_intervals(patterns: Patterns) -> dict[WorldType, tuple[float, float]]:
     return intervals
 
 
-def type_distribution(patterns: Patterns, requested: Mapping[WorldType | str, float] | None) -> dict[WorldType, float]:
+def type_distribution(patterns: Patterns, requested: TypeShares | None) -> dict[WorldType, float]:
     """Return the requested mix of types, checked and normalized, or that of the data."""
-    available = identified_types(patterns)
     if requested is None:
         return default_distribution(patterns)
-    shares: dict[WorldType, float] = {}
+    available, shares = identified_types(patterns), dict[WorldType, float]()
     for name, share in requested.items():
         kind = WorldType(name)
         if kind not in available:
@@ -463,7 +466,7 @@ def type_distribution(patterns: Patterns, requested: Mapping[WorldType | str, fl
 def create_world_variants(
     patterns: Patterns,
     n_worlds: int,
-    world_types_distribution: Mapping[WorldType | str, float] | None = None,
+    world_types_distribution: TypeShares | None = None,
     *,
     seed: int = 0,
     users: tuple[int, int] = POPULATION,
