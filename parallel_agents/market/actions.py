@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, cast
+from typing import Literal, NamedTuple, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,7 +39,7 @@ CAPS = (0.001, 0.03)
 """Range of the cap of alpha, over the target."""
 Objective = Literal["score", "profit"]
 Forms = Literal["joint", "choices", "paced"]
-_FORMS = ("joint", "choices", "paced")
+_FORMS = get_args(Forms)
 _JOINT, _CHOICES, _PACED = range(3)
 
 
@@ -72,6 +72,15 @@ class ActionForm:
     campaigns: int
     creatives: int
 
+    def __post_init__(self) -> None:
+        levels = self.levels
+        if self.name not in _FORMS:
+            raise ConfigError(f"world.actions is {self.name!r}: allowed is {', '.join(_FORMS)}")
+        if len(levels) < 2 or len(set(levels)) < len(levels) or not all(math.isfinite(x) and x >= 0.0 for x in levels):
+            raise ConfigError(f"world.levels is {levels}: give at least two different multiples of the value, from 0")
+        if sum(level > 0.0 for level in levels) < 2:
+            raise ConfigError(f"world.levels is {levels}: give at least two above 0")
+
     @property
     def space(self) -> int | Distribution:
         """The action argument of `make_model`."""
@@ -101,17 +110,6 @@ class ActionForm:
     def dtype(self) -> str:
         """Type of its numbers in a buffer."""
         return "float32" if self.name == "paced" else "int16"
-
-
-def action_form(name: str, levels: tuple[float, ...], market: MarketWorlds) -> ActionForm:
-    """Return the form of that name for the campaigns and creatives of a market, after checking its levels."""
-    if name not in _FORMS:
-        raise ConfigError(f"world.actions is {name!r}: allowed is {', '.join(_FORMS)}")
-    if len(levels) < 2 or len(set(levels)) < len(levels) or not all(math.isfinite(x) and x >= 0.0 for x in levels):
-        raise ConfigError(f"world.levels is {levels}: give at least two different multiples of the value, from 0")
-    if sum(level > 0.0 for level in levels) < 2:
-        raise ConfigError(f"world.levels is {levels}: give at least two above 0")
-    return ActionForm(cast(Forms, name), levels, market.campaigns, market.creatives)
 
 
 class BiddingMarket:

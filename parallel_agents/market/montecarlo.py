@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -30,7 +31,7 @@ from parallel_agents.core.errors import ConfigError, CorruptCheckpoint, Deadline
 from parallel_agents.core.serialization import restored
 from parallel_agents.core.types import Array
 from parallel_agents.execution.ray import RayCluster
-from parallel_agents.market.actions import LEVELS, BiddingMarket, Forms, Objective, action_form
+from parallel_agents.market.actions import LEVELS, ActionForm, BiddingMarket, Forms, Objective
 from parallel_agents.market.discovery import Patterns, load_patterns
 from parallel_agents.market.experiences import (
     EpisodeBatch,
@@ -92,7 +93,8 @@ class WorldGroup(BiddingMarket):
             name: value for name, value in vars(setting).items() if name not in ("actions", "levels", "objective")
         }
         market = MarketWorlds(worlds, **options)
-        super().__init__(market, action_form(setting.actions, setting.levels, market), setting.objective)
+        form = ActionForm(setting.actions, setting.levels, market.campaigns, market.creatives)
+        super().__init__(market, form, setting.objective)
         self._contexts = [world_context(world) for world in worlds]
 
     async def run_episodes(self, actor: Actor, lap: int, *, deadline: float) -> list[EpisodeExperience]:
@@ -351,7 +353,7 @@ class MonteCarloSimulator:
         self.worlds: tuple[World, ...] = self.orchestrator.create_world_variants(n_worlds)
         self.episodes = 0
         """number of episodes begun so far"""
-        self.failures: dict[int, int] = {}
+        self.failures = Counter[int]()
         """number of failed episodes by world"""
         self.in_flight = 0
         """number of worlds that are being simulated at this moment"""
@@ -397,8 +399,7 @@ class MonteCarloSimulator:
             found = await asyncio.gather(*(self._run_group(shared, *group) for group in groups))
         experiences = [episode for own, _ in found for episode in own]
         failures = [failure for _, own in found for failure in own]
-        for failure in failures:
-            self.failures[failure.world] = self.failures.get(failure.world, 0) + 1
+        self.failures.update(failure.world for failure in failures)
         seconds = time.perf_counter() - start
         return EpisodeBatch(tuple(experiences), tuple(failures), self._most_in_flight, seconds)
 
@@ -495,7 +496,7 @@ class MonteCarloSimulator:
         self.episodes = int(values["episodes"])
         if not 0 <= self.episodes < 2**62:
             raise CorruptCheckpoint(f"{self.episodes} episodes cannot have been run")
-        self.failures = {int(world): int(count) for world, count in values["failed"].items()}
+        self.failures = Counter({int(world): int(count) for world, count in values["failed"].items()})
         self.orchestrator.restore(values)
         self._redraw_worlds()
 
