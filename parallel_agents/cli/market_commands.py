@@ -42,7 +42,7 @@ from parallel_agents.market.simulation import MarketWorlds
 from parallel_agents.market.strategies import constant_strategies, detect_convergence_patterns, play_strategies
 from parallel_agents.market.warehouse import Warehouse
 from parallel_agents.market.worlds import WorldType, create_world_variants
-from parallel_agents.tracking.plots import write_section
+from parallel_agents.tracking.plots import draw_panel, write_section
 from parallel_agents.tracking.run_folder import RunFolder
 
 _TARGET = "parallel_agents.market.market_environment:MarketEnvironment"
@@ -123,7 +123,7 @@ def show_worlds(options: Worlds) -> None:
     rows = [{"world": w.index, "type": w.kind.value, "users": w.users.count, **world_context(w)} for w in worlds]
     counts = dict(Counter(w.kind.value for w in worlds).most_common())
     if options.plot is not None:
-        market_plots.world_atlas(worlds, options.plot)
+        draw_panel(market_plots.world_atlas(worlds), options.plot)
     lines = [f"{len(worlds)} worlds"] + [f"  {kind:<20} {count:4d}" for kind, count in counts.items()]
     print_result({"worlds": rows, "types": counts, "plot": options.plot}, "\n".join(lines) + "\n", as_json=options.json)
 
@@ -178,8 +178,8 @@ def simulate(options: Simulate) -> None:
     }
     if options.plot is not None:
         options.plot.mkdir(parents=True, exist_ok=True)
-        market_plots.reward_by_type(experiences, options.plot / "reward_by_type.png")
-        market_plots.crisis_share(experiences, options.plot / "crisis_share.png")
+        draw_panel(market_plots.reward_by_type(experiences), options.plot / "reward_by_type.png")
+        draw_panel(market_plots.crisis_share(experiences), options.plot / "crisis_share.png")
         result["plots"] = [str(p) for p in sorted(options.plot.glob("*.png"))]
     print_result(
         result,
@@ -347,7 +347,7 @@ def _compare_strategies(options: Compare, patterns: Patterns, progress: Progress
         results = asyncio.run(play_strategies(simulator, strategies, laps=min(options.epochs, 10)))
     found_patterns = detect_convergence_patterns(results.returns, results.kinds)
     if options.plot is not None:
-        market_plots.robustness(found_patterns, options.plot)
+        draw_panel(market_plots.robustness(found_patterns), options.plot)
     threshold, worlds = found_patterns.robustness_threshold, found_patterns.worlds
     lines = [f"robust in more than {threshold:.0%} of {worlds} worlds:"]
     lines += [

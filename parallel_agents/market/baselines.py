@@ -16,7 +16,6 @@ from typing import Generic, Protocol, TypeVar
 
 import numpy as np
 
-from parallel_agents.core.errors import ConfigError
 from parallel_agents.core.seeding import Purpose, generator, uniforms
 from parallel_agents.core.types import Floats, Ints
 from parallel_agents.market.simulation import MarketWorlds
@@ -295,8 +294,6 @@ def _informed(pacer: PIDPacer, settings: Floats) -> Oracle:
 
 def fit_baselines(worlds: Sequence[World], epochs: Sequence[int] = (0, 1, 2), **options: object) -> dict[str, Bidder]:
     """Return random play, the best constant and the best pacer of some worlds; options are those of `MarketWorlds`."""
-    if not worlds:
-        raise ConfigError("no worlds were given to choose baselines in: give at least one")
     with MarketWorlds(worlds, **options) as market:  # type: ignore[arg-type]
         constant = best_constant(market, epochs)
         pacer = best_pacer(market, epochs, constant)

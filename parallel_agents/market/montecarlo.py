@@ -480,8 +480,6 @@ class MonteCarloSimulator:
         With `focus_rare_events`, `target_share` of it are transitions with a crisis parent's purchase, and `weights`
         correct for that.
         """
-        if target_samples < 1:
-            raise ConfigError(f"target_samples is {target_samples}: give at least 1")
         return self.buffer.sample_batch(target_samples, importance_sampling=focus_rare_events)
 
     def adapt(self, experiences: Iterable[EpisodeExperience], rate: float = 0.5) -> dict[str, float]:
