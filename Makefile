@@ -35,7 +35,7 @@ test: setup check browser
 # All tests but those that start processes or commands, train whole runs or read whole pages: about two thirds of them.
 WHOLE_RUNS := benchmarks checkpoint cli docs engine env equivalence examples faults testing \
 	algorithms/test_normalization.py algorithms/test_row_independence.py algorithms/test_recurrent_models.py \
-	market/discovery/test_discover.py market/test_trainers_importance.py \
+	market/discovery/test_discover.py \
 	market/test_trainers_monte_carlo.py market/discovery/test_own_csv.py market/test_market_commands.py \
 	market/test_market_environment.py workflows/network/test_red.py \
 	workflows/network/test_observations.py workflows/test_wrapper.py

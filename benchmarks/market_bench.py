@@ -15,10 +15,10 @@ from benchmarks.measure import Done, Effort, Row, Side, rate
 from benchmarks.run import Bench
 from parallel_agents.algorithms import DQN
 from parallel_agents.core.seeding import Purpose, generator
+from parallel_agents.env.external_training import ExternalUpdateAgent
 from parallel_agents.market.discovery import Patterns, discover
 from parallel_agents.market.experiences import EpisodeExperience, ExperienceBuffer
 from parallel_agents.market.montecarlo import EpisodeSetting, MonteCarloSimulator
-from parallel_agents.market.policies import ExternalUpdateAgent
 from parallel_agents.market.sample import draw_sample
 from parallel_agents.market.simulation import MarketWorlds
 from parallel_agents.market.worlds import World, WorldType, create_world_variants

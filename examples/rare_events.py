@@ -24,7 +24,7 @@ from pathlib import Path
 import numpy as np
 
 from parallel_agents.core.seeding import Purpose, generator
-from parallel_agents.market.importance_tuning import SamplingSetting, Tuning
+from parallel_agents.env.importance_tuning import SamplingSetting, Tuning
 from parallel_agents.replay import ImportanceSamplingReplayBuffer
 from parallel_agents.tracking.statistics import Interval, mean_interval
 

@@ -34,7 +34,7 @@ _HOMES = {
     "Config": "core.config",
     "DQN": "algorithms",
     "Environment": "env",
-    "ExperienceAggregator": "market.event_types",
+    "ExperienceAggregator": "replay",
     "IQN": "algorithms",
     "ImportanceSampler": "replay",
     "ImportanceSamplingReplayBuffer": "replay",
@@ -72,8 +72,13 @@ if TYPE_CHECKING:
     from parallel_agents.api import evaluate, load_run, train
     from parallel_agents.core.config import Config
     from parallel_agents.env import Agent, Environment, ParallelEnvironment
-    from parallel_agents.market.event_types import ExperienceAggregator
-    from parallel_agents.replay import Buffer, ImportanceSampler, ImportanceSamplingReplayBuffer, ThreadSafeBuffer
+    from parallel_agents.replay import (
+        Buffer,
+        ExperienceAggregator,
+        ImportanceSampler,
+        ImportanceSamplingReplayBuffer,
+        ThreadSafeBuffer,
+    )
 
 
 def __getattr__(name: str) -> Any:

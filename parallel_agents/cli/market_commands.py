@@ -19,6 +19,7 @@ from parallel_agents.cli.record import open_environment
 from parallel_agents.cli.train import train as run_training
 from parallel_agents.core.errors import ConfigError
 from parallel_agents.core.files import write_atomically
+from parallel_agents.env.external_training import ExternalUpdateAgent
 from parallel_agents.market import market_plots
 from parallel_agents.market.baselines import compare_baselines, oracle
 from parallel_agents.market.bigquery import PREFIX, bigquery_tables, open_bigquery
@@ -35,13 +36,13 @@ from parallel_agents.market.discovery.profile import profile_of
 from parallel_agents.market.experiences import EpisodeExperience, Failure, aggregate_experiences, world_context
 from parallel_agents.market.market_environment import MarketEnvironment
 from parallel_agents.market.montecarlo import EpisodeSetting, MonteCarloSimulator
-from parallel_agents.market.policies import ExternalUpdateAgent, TrainedBidder, export_policy
+from parallel_agents.market.policies import TrainedBidder, export_policy
 from parallel_agents.market.sample import draw_sample, write_sample
 from parallel_agents.market.simulation import MarketWorlds
 from parallel_agents.market.strategies import constant_strategies, detect_convergence_patterns, play_strategies
 from parallel_agents.market.warehouse import Warehouse
 from parallel_agents.market.worlds import WorldType, create_world_variants
-from parallel_agents.tracking.plots import write_section
+from parallel_agents.tracking.plots import draw_panel, write_section
 from parallel_agents.tracking.run_folder import RunFolder
 
 _TARGET = "parallel_agents.market.market_environment:MarketEnvironment"
@@ -122,7 +123,7 @@ def show_worlds(options: Worlds) -> None:
     rows = [{"world": w.index, "type": w.kind.value, "users": w.users.count, **world_context(w)} for w in worlds]
     counts = dict(Counter(w.kind.value for w in worlds).most_common())
     if options.plot is not None:
-        market_plots.world_atlas(worlds, options.plot)
+        draw_panel(market_plots.world_atlas(worlds), options.plot)
     lines = [f"{len(worlds)} worlds"] + [f"  {kind:<20} {count:4d}" for kind, count in counts.items()]
     print_result({"worlds": rows, "types": counts, "plot": options.plot}, "\n".join(lines) + "\n", as_json=options.json)
 
@@ -177,8 +178,8 @@ def simulate(options: Simulate) -> None:
     }
     if options.plot is not None:
         options.plot.mkdir(parents=True, exist_ok=True)
-        market_plots.reward_by_type(experiences, options.plot / "reward_by_type.png")
-        market_plots.crisis_share(experiences, options.plot / "crisis_share.png")
+        draw_panel(market_plots.reward_by_type(experiences), options.plot / "reward_by_type.png")
+        draw_panel(market_plots.crisis_share(experiences), options.plot / "crisis_share.png")
         result["plots"] = [str(p) for p in sorted(options.plot.glob("*.png"))]
     print_result(
         result,
@@ -264,7 +265,7 @@ def evaluate_bidder(options: Evaluate) -> None:
         raise ConfigError(f"--episodes {options.episodes}: give at least 2, an interval needs as many")
     progress, environment = ProgressLines(options.quiet), _restored(options.run_dir)
     patterns = environment.patterns if options.patterns is None else load_patterns(options.patterns)
-    mix: dict[WorldType | str, float] | None = None if options.world_type is None else {options.world_type: 1.0}
+    mix = None if options.world_type is None else {options.world_type: 1.0}
     unseen = create_world_variants(patterns, options.episodes, mix, seed=UNSEEN_SEED)
     goals = {"budget": options.budget, "target": options.target_cpa}
     progress.write("choosing the baselines in training worlds")
@@ -346,7 +347,7 @@ def _compare_strategies(options: Compare, patterns: Patterns, progress: Progress
         results = asyncio.run(play_strategies(simulator, strategies, laps=min(options.epochs, 10)))
     found_patterns = detect_convergence_patterns(results.returns, results.kinds)
     if options.plot is not None:
-        market_plots.robustness(found_patterns, options.plot)
+        draw_panel(market_plots.robustness(found_patterns), options.plot)
     threshold, worlds = found_patterns.robustness_threshold, found_patterns.worlds
     lines = [f"robust in more than {threshold:.0%} of {worlds} worlds:"]
     lines += [

@@ -66,10 +66,10 @@ class Experiment:
 
     def __post_init__(self) -> None:
         for name in ("epochs", "max_turns", "seeds", "worlds", "keep_last", "eval_episodes"):
-            _at_least(self, "experiment", name, 1)
+            at_least(self, "experiment", name, 1)
         for name in ("seed", "record_period", "checkpoint_every", "eval_every", "total_timesteps"):
             if getattr(self, name) is not None:
-                _at_least(self, "experiment", name, 0)
+                at_least(self, "experiment", name, 0)
         if self.total_timesteps is not None:
             epochs = max(1, math.ceil(self.total_timesteps / (self.max_turns * self.worlds)))
             object.__setattr__(self, "epochs", epochs)  # a frozen dataclass sets a value that follows from others so
@@ -135,12 +135,12 @@ class Parallel:
     """Actors on Ray, of one CPU each, that play a part of the worlds each; 0: the process of the run plays all."""
 
     def __post_init__(self) -> None:
-        _at_least(self, "parallel", "train_interval", 1)
-        _at_least(self, "parallel", "policy_lag", 0)
-        _at_least(self, "parallel", "max_failures", 0)
-        _at_least(self, "parallel", "world_shards", 0)
+        at_least(self, "parallel", "train_interval", 1)
+        at_least(self, "parallel", "policy_lag", 0)
+        at_least(self, "parallel", "max_failures", 0)
+        at_least(self, "parallel", "world_shards", 0)
         if self.num_workers is not None:
-            _at_least(self, "parallel", "num_workers", 1)
+            at_least(self, "parallel", "num_workers", 1)
         for name in ("round_deadline", "world_deadline"):
             if not getattr(self, name) > 0:
                 raise ConfigError(f"parallel.{name} is {getattr(self, name)}: give a number of seconds above 0")
@@ -436,7 +436,7 @@ def _type_names(allowed: Iterable[Any]) -> str:
     return ", ".join(names)
 
 
-def _at_least(section: Any, name: str, key: str, least: int) -> None:
+def at_least(section: Any, name: str, key: str, least: int) -> None:
     """Raise ConfigError if this key of a section is below `least`."""
     if getattr(section, key) < least:
         raise ConfigError(f"{name}.{key} is {getattr(section, key)}: give a whole number of at least {least}")

@@ -129,6 +129,8 @@ def in_background(call: Callable[[], Answer], name: str) -> Future[Answer]:
 
 
 def _complete(future: Future[Answer], call: Callable[[], Answer]) -> None:
+    if not future.set_running_or_notify_cancel():  # nobody waits for the answer any longer
+        return
     try:
         future.set_result(call())
     except BaseException as error:

@@ -7,9 +7,9 @@ simulation            `MarketWorlds`: many worlds stepped together
 actions               what a bidder can do, in three forms, and what it is rewarded for
 baselines             random, the best constant, a PID pacer, and the best constant of every world
 market_environment    `MarketEnvironment`: bidders × worlds as a `ParallelEnvironment`; `MarketGym`: one bidder
-policies              how simulators and trainers call an agent; a trained policy as a bidder, and as a file
+policies              how agents act in many worlds at once; a trained policy as a bidder, and as a file
 montecarlo            one agent in many worlds at once; experiences: what it leaves behind; strategies: robust ones
-trainers              training of any agent, with importance sampling; importance_tuning compares settings of it
+trainers              training of any agent in many worlds; `env.importance_training` is that in one environment
 compare               two ways to train, compared on paired seeds; market_plots draws results
 """
 
@@ -19,21 +19,20 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from parallel_agents.env.external_training import ExternalUpdateAgent
+    from parallel_agents.env.importance_training import (
+        ImportanceSamplingTrainingConfiguration,
+        ImportanceSamplingTrainingMetrics,
+        ImportanceSamplingTrainingOrchestrator,
+        create_importance_sampling_trainer,
+        integrate_importance_sampling_with_training,
+    )
     from parallel_agents.market.discovery import load_patterns
     from parallel_agents.market.experiences import ExperienceBuffer, TrainingBatch, aggregate_parallel_experiences
     from parallel_agents.market.market_environment import MarketEnvironment
     from parallel_agents.market.montecarlo import MonteCarloSimulator, ParallelWorldOrchestrator, ParallelWorldSimulator
-    from parallel_agents.market.policies import ExternalUpdateAgent
     from parallel_agents.market.strategies import detect_convergence_patterns
-    from parallel_agents.market.trainers import (
-        ImportanceSamplingTrainingConfiguration,
-        ImportanceSamplingTrainingMetrics,
-        ImportanceSamplingTrainingOrchestrator,
-        MonteCarloTrainingConfig,
-        MonteCarloTrainingOrchestrator,
-        create_importance_sampling_trainer,
-        integrate_importance_sampling_with_training,
-    )
+    from parallel_agents.market.trainers import MonteCarloTrainingConfig, MonteCarloTrainingOrchestrator
     from parallel_agents.market.worlds import WorldType
 
 __all__ = [
@@ -58,17 +57,25 @@ __all__ = [
     "register_gymnasium",
 ]
 
-_MODULES = {
-    "ExperienceBuffer": "experiences",
-    "ExternalUpdateAgent": "policies",
-    "MarketEnvironment": "market_environment",
-    "TrainingBatch": "experiences",
-    "WorldType": "worlds",
-    "aggregate_parallel_experiences": "experiences",
-    "create_importance_sampling_trainer": "trainers",
-    "detect_convergence_patterns": "strategies",
-    "integrate_importance_sampling_with_training": "trainers",
-    "load_patterns": "discovery",
+_HOMES = {
+    "ExperienceBuffer": "market.experiences",
+    "ExternalUpdateAgent": "env.external_training",
+    "ImportanceSamplingTrainingConfiguration": "env.importance_training",
+    "ImportanceSamplingTrainingMetrics": "env.importance_training",
+    "ImportanceSamplingTrainingOrchestrator": "env.importance_training",
+    "MarketEnvironment": "market.market_environment",
+    "MonteCarloSimulator": "market.montecarlo",
+    "MonteCarloTrainingConfig": "market.trainers",
+    "MonteCarloTrainingOrchestrator": "market.trainers",
+    "ParallelWorldOrchestrator": "market.montecarlo",
+    "ParallelWorldSimulator": "market.montecarlo",
+    "TrainingBatch": "market.experiences",
+    "WorldType": "market.worlds",
+    "aggregate_parallel_experiences": "market.experiences",
+    "create_importance_sampling_trainer": "env.importance_training",
+    "detect_convergence_patterns": "market.strategies",
+    "integrate_importance_sampling_with_training": "env.importance_training",
+    "load_patterns": "market.discovery",
 }
 
 
@@ -82,7 +89,6 @@ def register_gymnasium() -> None:
 
 def __getattr__(name: str) -> Any:
     """Import a public name when it is first used, so that `--help` loads nothing heavy."""
-    if name not in __all__:
+    if name not in _HOMES:
         raise AttributeError(f"module 'parallel_agents.market' has no attribute {name!r}")
-    default = "trainers" if "Training" in name else "montecarlo"
-    return getattr(importlib.import_module(f"parallel_agents.market.{_MODULES.get(name, default)}"), name)
+    return getattr(importlib.import_module(f"parallel_agents.{_HOMES[name]}"), name)

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, cast
+from typing import Literal, NamedTuple, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,21 +27,19 @@ from numpy.typing import NDArray
 from parallel_agents.core.by_reference import by_reference
 from parallel_agents.core.compiled import compiled_once, njit
 from parallel_agents.core.errors import ActionError, ConfigError, ShapeError
-from parallel_agents.core.types import Array
+from parallel_agents.core.types import Array, Floats
 from parallel_agents.kernels.functions import exp, log
 from parallel_agents.market.simulation import MarketWorlds
 from parallel_agents.market.simulation.market_worlds import write_observations, write_scores
 from parallel_agents.market.simulation.step import MarketArrays, step_all
 from parallel_agents.nn import Distribution, MultiDiscrete, SquashedGaussian
 
-Floats = NDArray[np.float64]
-
 LEVELS = (0.0, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64)
 CAPS = (0.001, 0.03)
 """Range of the cap of alpha, over the target."""
 Objective = Literal["score", "profit"]
 Forms = Literal["joint", "choices", "paced"]
-_FORMS = ("joint", "choices", "paced")
+_FORMS = get_args(Forms)
 _JOINT, _CHOICES, _PACED = range(3)
 
 
@@ -74,6 +72,15 @@ class ActionForm:
     campaigns: int
     creatives: int
 
+    def __post_init__(self) -> None:
+        levels = self.levels
+        if self.name not in _FORMS:
+            raise ConfigError(f"world.actions is {self.name!r}: allowed is {', '.join(_FORMS)}")
+        if len(levels) < 2 or len(set(levels)) < len(levels) or not all(math.isfinite(x) and x >= 0.0 for x in levels):
+            raise ConfigError(f"world.levels is {levels}: give at least two different multiples of the value, from 0")
+        if sum(level > 0.0 for level in levels) < 2:
+            raise ConfigError(f"world.levels is {levels}: give at least two above 0")
+
     @property
     def space(self) -> int | Distribution:
         """The action argument of `make_model`."""
@@ -90,30 +97,19 @@ class ActionForm:
         return SquashedGaussian((-1.0, log(low), *(-x for x in others)), (1.0, log(high), *others))
 
     @property
-    def width(self) -> int:
-        """A, how many numbers an action has."""
-        return {"joint": 1, "choices": self.campaigns + 1, "paced": 2 + self.campaigns + self.creatives}[self.name]
-
-    @property
     def shape(self) -> tuple[int, ...]:
         """Shape of an action in a buffer."""
-        return () if self.name == "joint" else (self.width,)
+        return () if isinstance(self.space, int) else self.space.shape
+
+    @property
+    def width(self) -> int:
+        """A, how many numbers an action has."""
+        return math.prod(self.shape)
 
     @property
     def dtype(self) -> str:
         """Type of its numbers in a buffer."""
         return "float32" if self.name == "paced" else "int16"
-
-
-def action_form(name: str, levels: tuple[float, ...], market: MarketWorlds) -> ActionForm:
-    """Return the form of that name for the campaigns and creatives of a market, after checking its levels."""
-    if name not in _FORMS:
-        raise ConfigError(f"world.actions is {name!r}: allowed is {', '.join(_FORMS)}")
-    if len(levels) < 2 or len(set(levels)) < len(levels) or not all(math.isfinite(x) and x >= 0.0 for x in levels):
-        raise ConfigError(f"world.levels is {levels}: give at least two different multiples of the value, from 0")
-    if sum(level > 0.0 for level in levels) < 2:
-        raise ConfigError(f"world.levels is {levels}: give at least two above 0")
-    return ActionForm(cast(Forms, name), levels, market.campaigns, market.creatives)
 
 
 class BiddingMarket:

@@ -8,7 +8,7 @@
 A replay says what the log can tell and no more. `replay_bids` counts an impression as won where the bid reaches the
 logged price; impressions that the logging bidder lost are not in the log, so bids above its own are worth at least what
 is counted. `replay_choices` weighs every impression by the other policy's probability over the logging one (inverse
-propensity score), and gives the effective number of impressions: where that is small, the estimate means nothing.
+propensity score), and gives the effective share of impressions: where that is small, the estimate means nothing.
 """
 
 from __future__ import annotations
@@ -22,11 +22,10 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from parallel_agents.core.errors import ConfigError, ShapeError
+from parallel_agents.core.types import Floats
 from parallel_agents.market.database import connect, explained, load_pyarrow, path_list
 from parallel_agents.market.discovery.export_reader import known
-from parallel_agents.tracking.statistics import Interval
-
-Floats = NDArray[np.float64]
+from parallel_agents.replay.importance_weights import Estimate, weighted_estimate
 
 _IPINYOU = (
     "bid_id", "timestamp", "log_type", "ipinyou_id", "user_agent", "ip", "region", "city", "ad_exchange", "domain",
@@ -107,15 +106,6 @@ class Replayed:
     cost: float
 
 
-@dataclass(frozen=True)
-class Estimated:
-    """The click rate of another policy with its 95 % interval, and how many impressions it rests on in effect."""
-
-    click_rate: Interval
-    effective_impressions: float
-    largest_weight: float
-
-
 def replay_bids(log: AdLog, bids: ArrayLike, budget: float = np.inf) -> Replayed:
     """Return what bids (R,) or one bid per impression would have won at second price, until the budget is spent."""
     if not np.isfinite(log.price).any():
@@ -128,7 +118,7 @@ def replay_bids(log: AdLog, bids: ArrayLike, budget: float = np.inf) -> Replayed
     return Replayed(int(won.sum()), int(log.clicked[won].sum()), int(log.converted[won].sum()), cost)
 
 
-def replay_choices(log: AdLog, probability: ArrayLike, *, clip: float = np.inf) -> Estimated:
+def replay_choices(log: AdLog, probability: ArrayLike, *, clip: float | None = None) -> Estimate:
     """Estimate the click rate of a policy that would have shown what was shown with some `probability` (R,).
 
     clip: largest weight of an impression; a finite one trades a bias for less variance.
@@ -138,11 +128,7 @@ def replay_choices(log: AdLog, probability: ArrayLike, *, clip: float = np.inf) 
         raise ShapeError(f"probability has shape {other.shape}: one for each of the {len(log)} impressions is needed")
     if not np.isfinite(log.propensity).all() or (log.propensity <= 0.0).any():
         raise ConfigError(f"{log.source} holds impressions without a propensity: choices cannot be replayed")
-    weights = np.minimum(other / log.propensity, clip)
-    terms = weights * log.clicked
-    mean, error = float(terms.mean()), float(terms.std(ddof=1) / np.sqrt(len(terms)))
-    effective = float(weights.sum() ** 2 / np.maximum((weights**2).sum(), 1e-300))
-    return Estimated(Interval(mean, mean - 1.96 * error, mean + 1.96 * error), effective, float(weights.max()))
+    return weighted_estimate(log.clicked, other / log.propensity, limit=clip, ess_floor=0.0)
 
 
 def read_open_bandit(folder: str | Path) -> AdLog:

@@ -15,15 +15,11 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Generic, Protocol, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
-from parallel_agents.core.errors import ConfigError
 from parallel_agents.core.seeding import Purpose, generator, uniforms
+from parallel_agents.core.types import Floats, Ints
 from parallel_agents.market.simulation import MarketWorlds
 from parallel_agents.market.worlds import World
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 
 ALPHAS = tuple(float(a) for a in np.geomspace(0.03, 1.5, 12))
 """Multiples of the predicted value that constants are chosen from."""
@@ -298,8 +294,6 @@ def _informed(pacer: PIDPacer, settings: Floats) -> Oracle:
 
 def fit_baselines(worlds: Sequence[World], epochs: Sequence[int] = (0, 1, 2), **options: object) -> dict[str, Bidder]:
     """Return random play, the best constant and the best pacer of some worlds; options are those of `MarketWorlds`."""
-    if not worlds:
-        raise ConfigError("no worlds were given to choose baselines in: give at least one")
     with MarketWorlds(worlds, **options) as market:  # type: ignore[arg-type]
         constant = best_constant(market, epochs)
         pacer = best_pacer(market, epochs, constant)

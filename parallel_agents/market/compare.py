@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from parallel_agents.core.config import merge
 from parallel_agents.core.errors import ConfigError
+from parallel_agents.core.types import Floats
 from parallel_agents.market.baselines import Bidder, Played, compare_baselines, fit_baselines, play
 from parallel_agents.market.discovery import Patterns
 from parallel_agents.market.market_environment import MarketEnvironment
@@ -26,8 +26,6 @@ from parallel_agents.market.simulation import MarketWorlds
 from parallel_agents.market.worlds import WorldType, create_world_variants, default_distribution
 from parallel_agents.tracking.callbacks import Callback
 from parallel_agents.tracking.statistics import Interval, mean_interval
-
-Floats = NDArray[np.float64]
 
 
 def recipe(algorithm: Literal["ppo", "dqn"], epochs: int) -> dict[str, dict[str, Any]]:
@@ -120,7 +118,6 @@ class Study:
     worlds: int = 100
     epochs: int = 150
     seeds: int = 10
-    first_seed: int = 0
     held_out: WorldType | None = None
     episodes: int = 200
     threads: int | None = None
@@ -137,20 +134,18 @@ class Study:
                 "epochs": self.epochs,
                 "worlds": self.worlds,
                 "seeds": self.seeds,
-                "seed": self.first_seed,
                 "record_period": 0,
             },
             "world": {"world_types": mix},
             "parallel": {"train_interval": 1, "policy_lag": 0, "backend": "inline"},
         }
-        return MarketEnvironment(self.patterns, merge(merge(base, recipe(self.algorithm, self.epochs)), dict(changes)))
+        return MarketEnvironment(self.patterns, merge(base, recipe(self.algorithm, self.epochs), changes))
 
     def unseen(self, kind: WorldType | None = None) -> MarketWorlds:
         """Return the worlds of evaluations, in the mix of the data or all of one type."""
-        mix: dict[WorldType | str, float] | None = None if kind is None else {kind: 1.0}
-        return MarketWorlds(
-            create_world_variants(self.patterns, self.episodes, mix, seed=UNSEEN_SEED), threads=self.threads
-        )
+        mix = None if kind is None else {kind: 1.0}
+        worlds = create_world_variants(self.patterns, self.episodes, mix, seed=UNSEEN_SEED)
+        return MarketWorlds(worlds, threads=self.threads)
 
     def train(self, way: str, callbacks: Sequence[Callback] = ()) -> list[list[Played]]:
         """Train every seed in a way of `WAYS`; return its results in the first episode of each market of `kinds`."""

@@ -136,13 +136,12 @@ def aggregate_experiences(experiences: Iterable[EpisodeExperience]) -> dict[str,
     costs. The crisis rate is the share of episodes with a crisis parent's purchase.
     """
     episodes = list(experiences)
-    if not episodes:
-        raise ContractError("there are no experiences to aggregate: every world failed, or none was run")
+    training_batch = aggregate_parallel_experiences(episodes)  # raises if there are no episodes
     kinds = sorted({e.kind.value for e in episodes})
     return {
         **summarize(episodes),
         "world_type_breakdown": {kind: summarize([e for e in episodes if e.kind.value == kind]) for kind in kinds},
-        "training_batch": aggregate_parallel_experiences(episodes),
+        "training_batch": training_batch,
     }
 
 
@@ -264,10 +263,6 @@ class ExperienceBuffer(ImportanceSamplingReplayBuffer):
             world_types=np.repeat([_WORLD_TYPES.index(e.kind) for e in episodes], [len(e.rewards) for e in episodes]),
         )
         self.episodes += len(episodes)
-
-    def add_experience(self, experience: EpisodeExperience) -> None:
-        """Store one episode."""
-        self.add_experiences([experience])
 
     def sample_batch(self, batch_size: int, importance_sampling: bool = True) -> dict[str, Array]:
         """Draw B rows: states, actions, rewards, next_states, dones, values, crisis and correcting `weights`."""

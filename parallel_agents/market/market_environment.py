@@ -27,7 +27,7 @@ from parallel_agents.core.errors import ConfigError
 from parallel_agents.core.types import Array
 from parallel_agents.engine.collect import CompiledWorld, nothing_moves, nothing_restarts
 from parallel_agents.env import Agent, ParallelEnvironment
-from parallel_agents.market.actions import LEVELS, BiddingMarket, action_form, apply, observe
+from parallel_agents.market.actions import LEVELS, ActionForm, BiddingMarket, apply, observe
 from parallel_agents.market.discovery import Patterns, load_patterns
 from parallel_agents.market.montecarlo import EpisodeSetting, ParallelWorldSimulator
 from parallel_agents.market.simulation import MarketWorlds
@@ -85,7 +85,8 @@ class MarketEnvironment(ParallelEnvironment):
         self.markets = [self._market(worlds) for worlds in self._groups()]
         self.market = self.markets[0]
         """The worlds of the current epoch."""
-        self.form = action_form(options["actions"], tuple(options["levels"]), self.market)
+        levels, sizes = tuple(options["levels"]), (self.market.campaigns, self.market.creatives)
+        self.form = ActionForm(options["actions"], levels, *sizes)
         self._bidding = {id(market): BiddingMarket(market, self.form, options["objective"]) for market in self.markets}
         shape = (len(self.market.names),)
         self.agents = [Agent(model=self.make_model(shape, self.form.space)) for _ in range(options["agents"])]

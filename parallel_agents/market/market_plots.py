@@ -1,4 +1,4 @@
-"""Panels of worlds, scores and strategies; a function draws its panel into a file if it is given one."""
+"""Panels of worlds, scores and strategies; `tracking.plots.draw_panel` draws them into files."""
 
 from __future__ import annotations
 
@@ -19,7 +19,6 @@ from parallel_agents.market.worlds import World
 from parallel_agents.tracking.callbacks import BaseCallback, Throttle
 from parallel_agents.tracking.plots import (
     Panel,
-    draw_panel,
     intervals,
     line,
     new_figure,
@@ -35,7 +34,7 @@ if TYPE_CHECKING:
     from parallel_agents.market.market_environment import MarketEnvironment
 
 
-def world_atlas(worlds: Sequence[World], out: Path | None = None, scores: Mapping[int, float] | None = None) -> Panel:
+def world_atlas(worlds: Sequence[World], scores: Mapping[int, float] | None = None) -> Panel:
     """Return every world as a point: its competition and its share of crisis parents, coloured by its score."""
     points = []
     for world in worlds:
@@ -43,26 +42,25 @@ def world_atlas(worlds: Sequence[World], out: Path | None = None, scores: Mappin
         point = {"x": context["competition"], "y": context["crisis_share"], "size": context["volume"]}
         score = (scores or {}).get(world.index)
         points.append({**point, "name": f"world {world.index}", "group": world.kind.value, "value": score})
-    panel = scatter(
+    return scatter(
         f"{len(worlds)} worlds", points, xlabel="rivals' bids over ours", ylabel="share of crisis parents",
         value="score" if scores else "", note="size: volume",
     )  # fmt: skip
-    return _drawn(panel, out)
 
 
-def reward_by_type(experiences: Iterable[EpisodeExperience], out: Path | None = None) -> Panel:
+def reward_by_type(experiences: Iterable[EpisodeExperience]) -> Panel:
     """Return the mean score in every type of world, with 95 % intervals over worlds."""
-    return _drawn(_by_type(experiences, lambda e: e.score, "score"), out)
+    return _by_type(experiences, lambda e: e.score, "score")
 
 
-def crisis_share(experiences: Iterable[EpisodeExperience], out: Path | None = None) -> Panel:
+def crisis_share(experiences: Iterable[EpisodeExperience]) -> Panel:
     """Return the share of the value that came from crisis parents, in every type of world."""
     earning = (e for e in experiences if e.revenue > 0.0)
     share = "share of value from crisis parents"
-    return _drawn(_by_type(earning, lambda e: e.crisis_parent_revenue / e.revenue, share), out)
+    return _by_type(earning, lambda e: e.crisis_parent_revenue / e.revenue, share)
 
 
-def robustness(patterns: ConvergencePatterns, out: Path | None = None) -> Panel:
+def robustness(patterns: ConvergencePatterns) -> Panel:
     """Return the advantage of every strategy with its interval and its share of successes; robust ones are marked."""
     rows = {f"{report.name} ({report.success_share:.0%})": report.advantage for report in patterns.strategies}
     panel = intervals(
@@ -71,7 +69,7 @@ def robustness(patterns: ConvergencePatterns, out: Path | None = None) -> Panel:
     )  # fmt: skip
     for row, report in zip(panel["rows"], patterns.strategies, strict=True):
         row["marked"] = report.robust
-    return _drawn(panel, out)
+    return panel
 
 
 def learning_curve(run_dir: Path, baselines: Mapping[str, NDArray[np.float64]]) -> Panel | None:
@@ -169,7 +167,7 @@ def _scored_worlds(worlds: Sequence[World], scores: Mapping[int, float]) -> list
     for world in worlds:
         if world.index in scores:
             groups.setdefault(world.kind.value, {})[world.index] = [scores[world.index]]
-    return [world_atlas(worlds, scores=scores), _type_panel(groups, "score")]
+    return [world_atlas(worlds, scores), _type_panel(groups, "score")]
 
 
 def _by_type(
@@ -190,10 +188,4 @@ def _type_panel(groups: Mapping[str, Mapping[int, list[float]]], label: str) -> 
                       note="points: worlds; 95 % interval over worlds")  # fmt: skip
     for row, found in zip(panel["rows"], means.values(), strict=True):
         row["points"] = found
-    return panel
-
-
-def _drawn(panel: Panel, out: Path | None) -> Panel:
-    if out is not None:
-        draw_panel(panel, out)
     return panel

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -30,7 +31,7 @@ from parallel_agents.core.errors import ConfigError, CorruptCheckpoint, Deadline
 from parallel_agents.core.serialization import restored
 from parallel_agents.core.types import Array
 from parallel_agents.execution.ray import RayCluster
-from parallel_agents.market.actions import LEVELS, BiddingMarket, Forms, Objective, action_form
+from parallel_agents.market.actions import LEVELS, ActionForm, BiddingMarket, Forms, Objective
 from parallel_agents.market.discovery import Patterns, load_patterns
 from parallel_agents.market.experiences import (
     EpisodeBatch,
@@ -45,6 +46,7 @@ from parallel_agents.market.policies import Actor, make_actor
 from parallel_agents.market.simulation import MarketWorlds
 from parallel_agents.market.worlds import (
     POPULATION,
+    TypeShares,
     World,
     WorldType,
     create_world_variants,
@@ -83,40 +85,36 @@ class EpisodeSetting:
     seed: int = 0
 
 
-class WorldGroup:
+class WorldGroup(BiddingMarket):
     """W worlds that are stepped together, each with one bidder. No world depends on the others."""
 
     def __init__(self, worlds: Sequence[World], setting: EpisodeSetting) -> None:
-        self.worlds, self.setting = tuple(worlds), setting
         options = {
             name: value for name, value in vars(setting).items() if name not in ("actions", "levels", "objective")
         }
-        self.market = MarketWorlds(worlds, **options)
-        self._contexts = [world_context(world) for world in self.worlds]
-        self.form = action_form(setting.actions, setting.levels, self.market)
-        self._bidding = BiddingMarket(self.market, self.form, setting.objective)
-
-    def step(self, actions: Array) -> NDArray[np.float64]:
-        """Step every world and return the rewards (W,)."""
-        return np.asarray(self._bidding.step(np.asarray(actions)[None])[0])
+        market = MarketWorlds(worlds, **options)
+        form = ActionForm(setting.actions, setting.levels, market.campaigns, market.creatives)
+        super().__init__(market, form, setting.objective)
+        self._contexts = [world_context(world) for world in worlds]
 
     async def run_episodes(self, actor: Actor, lap: int, *, deadline: float) -> list[EpisodeExperience]:
         """Run one episode in every world, within `deadline` seconds."""
-        steps, market = self.setting.steps, self.market
+        market = self.market
         columns: dict[str, list[Array]] = {name: [] for name in ("actions", "rewards", "values", "crisis_values")}
         try:
             async with asyncio.timeout(deadline):
-                actor.begin_episode([w.index for w in self.worlds], lap, steps)
+                actor.begin_episode([w.index for w in market.worlds], lap, market.steps)
                 columns["states"] = [market.reset(lap)[0]]
-                for step in range(steps):
+                for step in range(market.steps):
                     actions = await actor.act(columns["states"][-1], step)
                     columns["actions"].append(actions)
-                    columns["rewards"].append(self.step(actions).astype(np.float32))
+                    columns["rewards"].append(self.step(actions[None])[0].astype(np.float32))
                     columns["values"].append(market.last.caused[0, :, 1].astype(np.float32))
                     columns["crisis_values"].append(market.last.caused[0, :, 2].astype(np.float32))
                     columns["states"].append(market.observe()[0])
         except TimeoutError as error:
-            raise DeadlineError(f"{len(self.worlds)} worlds took longer than {deadline:g} s for an episode") from error
+            count = len(market.worlds)
+            raise DeadlineError(f"{count} worlds took longer than {deadline:g} s for an episode") from error
         info = market.info(episode=True)
         arrays = {name: np.stack(column, axis=1) for name, column in columns.items()}  # (W, T, …)
         return [
@@ -132,12 +130,8 @@ class WorldGroup:
                 target=float(market.parameters.target[w]),
                 **{name: array[w].copy() for name, array in arrays.items()},
             )
-            for w, world in enumerate(self.worlds)
+            for w, world in enumerate(market.worlds)
         ]
-
-    def close(self) -> None:
-        """End the threads."""
-        self.market.close()
 
 
 def run_world_group(
@@ -146,10 +140,8 @@ def run_world_group(
     """Run one episode in each of some worlds, in a process of Ray's."""
     numerics.require()
     group = WorldGroup(worlds, setting)
-    try:
+    with group.market:
         return asyncio.run(group.run_episodes(actor, lap, deadline=deadline))
-    finally:
-        group.close()
 
 
 class ParallelWorldSimulator:
@@ -173,7 +165,7 @@ class ParallelWorldSimulator:
 
     def step(self, action: Any) -> tuple[NDArray[np.float32], float, bool, bool, dict[str, Any]]:
         """Return state, reward, terminated, truncated, and a dictionary with `event_type`, `value` and `cost`."""
-        reward = float(self._group.step(np.asarray(action)[None])[0])
+        reward = float(self._group.step(np.asarray(action)[None, None])[0, 0])
         market = self._group.market
         _, value, crisis = market.last.caused[0, 0].tolist()
         info = {
@@ -197,7 +189,7 @@ class ParallelWorldOrchestrator:
     def __init__(
         self,
         patterns: Patterns,
-        world_types_distribution: Mapping[WorldType | str, float] | None = None,
+        world_types_distribution: TypeShares | None = None,
         *,
         seed: int = 0,
         users: tuple[int, int] = POPULATION,
@@ -215,8 +207,7 @@ class ParallelWorldOrchestrator:
     def create_world_variants(self, n_worlds: int = 100) -> tuple[World, ...]:
         """Draw worlds of the current mix, no two alike and none as in an earlier generation."""
         seed = self.seed + self.generation * 2**32
-        mix: dict[WorldType | str, float] = dict(self.mix.items())
-        return create_world_variants(self.patterns, n_worlds, mix, seed=seed, users=self.users)
+        return create_world_variants(self.patterns, n_worlds, self.mix, seed=seed, users=self.users)
 
     def restore(self, values: Mapping[str, Any]) -> None:
         """Continue from the values of a checkpoint."""
@@ -275,8 +266,7 @@ class ParallelWorldOrchestrator:
 
     async def run_parallel_episodes(self, agent: Any, n_worlds: int = 100, **options: Any) -> EpisodeBatch:
         """Run one episode of an agent in each of `n_worlds` new worlds; options are those of `MonteCarloSimulator`."""
-        mix: dict[WorldType | str, float] = dict(self.mix.items())
-        with MonteCarloSimulator(n_worlds, mix, patterns=self.patterns, seed=self.seed, **options) as simulator:
+        with MonteCarloSimulator(n_worlds, self.mix, patterns=self.patterns, seed=self.seed, **options) as simulator:
             return await simulator.run_episode_batch(agent)
 
     def adapt(self, experiences: Iterable[EpisodeExperience], rate: float = 0.5) -> dict[str, float]:
@@ -339,7 +329,7 @@ class MonteCarloSimulator:
     def __init__(
         self,
         n_worlds: int = 100,
-        world_types_distribution: Mapping[WorldType | str, float] | None = None,
+        world_types_distribution: TypeShares | None = None,
         max_concurrent_worlds: int | None = None,
         experience_buffer_size: int = 1_000_000,
         *,
@@ -363,7 +353,7 @@ class MonteCarloSimulator:
         self.worlds: tuple[World, ...] = self.orchestrator.create_world_variants(n_worlds)
         self.episodes = 0
         """number of episodes begun so far"""
-        self.failures: dict[int, int] = {}
+        self.failures = Counter[int]()
         """number of failed episodes by world"""
         self.in_flight = 0
         """number of worlds that are being simulated at this moment"""
@@ -409,8 +399,7 @@ class MonteCarloSimulator:
             found = await asyncio.gather(*(self._run_group(shared, *group) for group in groups))
         experiences = [episode for own, _ in found for episode in own]
         failures = [failure for _, own in found for failure in own]
-        for failure in failures:
-            self.failures[failure.world] = self.failures.get(failure.world, 0) + 1
+        self.failures.update(failure.world for failure in failures)
         seconds = time.perf_counter() - start
         return EpisodeBatch(tuple(experiences), tuple(failures), self._most_in_flight, seconds)
 
@@ -491,8 +480,6 @@ class MonteCarloSimulator:
         With `focus_rare_events`, `target_share` of it are transitions with a crisis parent's purchase, and `weights`
         correct for that.
         """
-        if target_samples < 1:
-            raise ConfigError(f"target_samples is {target_samples}: give at least 1")
         return self.buffer.sample_batch(target_samples, importance_sampling=focus_rare_events)
 
     def adapt(self, experiences: Iterable[EpisodeExperience], rate: float = 0.5) -> dict[str, float]:
@@ -507,7 +494,7 @@ class MonteCarloSimulator:
         self.episodes = int(values["episodes"])
         if not 0 <= self.episodes < 2**62:
             raise CorruptCheckpoint(f"{self.episodes} episodes cannot have been run")
-        self.failures = {int(world): int(count) for world, count in values["failed"].items()}
+        self.failures = Counter({int(world): int(count) for world, count in values["failed"].items()})
         self.orchestrator.restore(values)
         self._redraw_worlds()
 
@@ -527,7 +514,7 @@ class MonteCarloSimulator:
     def close(self) -> None:
         """End the threads."""
         for group in self._groups.values():
-            group.close()
+            group.market.close()
         self._groups = {}
 
     def __enter__(self) -> MonteCarloSimulator:

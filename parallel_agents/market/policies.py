@@ -1,6 +1,4 @@
-"""How simulators, trainers and comparisons call an agent: how it acts in many worlds at once, and how it learns.
-
-Acting, in this order of preference:
+"""How simulators, trainers and comparisons let an agent act in many worlds at once, in this order of preference:
 
     a model of this library     one batched forward; its random numbers are addressed by world, lap and step
     act_many(states)            one call for (W, F) states; in the calling thread if the agent has `instant = True`
@@ -10,9 +8,6 @@ Other agents than models are called in a thread of their own, so that one that n
 blocks nothing. Their results do not depend on which worlds are simulated together if their actions depend on the state
 alone.
 
-Learning is an external update: `update_policy(batch) -> metrics`, one update from a batch that the trainer has drawn.
-Models of this library have it; `ExternalUpdateAgent` adds a state that a trainer can store.
-
 A trained model is a `TrainedBidder` beside the baselines, and a file for other programs (`export_policy`).
 """
 
@@ -21,40 +16,31 @@ from __future__ import annotations
 import asyncio
 import inspect
 import json
-import threading
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import torch
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
-from parallel_agents.algorithms import DQN, IQN, Model
+from parallel_agents.algorithms import Model
 from parallel_agents.algorithms.acting import Inference, Weights
-from parallel_agents.core.errors import ConfigError, ContractError, ShapeError
+from parallel_agents.core.errors import ConfigError, ShapeError
 from parallel_agents.core.files import write_atomically
 from parallel_agents.core.seeding import Purpose, uniforms
+from parallel_agents.core.system import in_background
 from parallel_agents.core.types import Array
+from parallel_agents.env.external_training import action_function
 from parallel_agents.market.actions import ActionForm, BiddingMarket
 from parallel_agents.market.simulation import MarketWorlds
 
 if TYPE_CHECKING:
     from parallel_agents.market.market_environment import MarketEnvironment
 
-ACTION_METHODS = ("take_action", "select_action", "get_action", "act")
-"""Names of the method by which an agent acts; the first one that it has is used."""
 _TILE = 32
 """Rows of a forward, whatever the number of worlds: the last bits of a row depend on the number of rows."""
-
-
-class PolicyAgent(Protocol):
-    """An agent that a trainer can train: it also has one of `ACTION_METHODS`."""
-
-    def update_policy(self, batch: Mapping[str, Array]) -> Mapping[str, Any]:
-        """Learn from B rows (states, actions, rewards, next_states, dones, weights) and return metrics."""
 
 
 class Actor(Protocol):
@@ -65,15 +51,6 @@ class Actor(Protocol):
 
     async def act(self, states: NDArray[np.float32], step: int) -> Array:
         """Return actions (W, …) for states (W, F)."""
-
-
-def action_function(agent: Any) -> Callable[[Any], Any]:
-    """Return the agent's function from a state to an action."""
-    for name in ACTION_METHODS:
-        method: Callable[[Any], Any] | None = getattr(agent, name, None)
-        if callable(method):
-            return method
-    raise ContractError(f"{type(agent).__name__} does not act: give it one of {', '.join(ACTION_METHODS)}")
 
 
 def make_actor(agent: Any) -> Actor:
@@ -142,67 +119,8 @@ class _CalledActor:
 
 
 async def _in_thread(work: Callable[[], Any]) -> Any:
-    """Return the result of `work`, called in a daemon thread that is abandoned if nobody waits any longer."""
-    loop = asyncio.get_running_loop()
-    future: asyncio.Future[Any] = loop.create_future()
-
-    def settle(result: Any, error: BaseException | None) -> None:
-        if future.done():
-            return
-        if error is None:
-            future.set_result(result)
-        else:
-            future.set_exception(error)
-
-    def run() -> None:
-        result, failure = None, None
-        try:
-            result = work()
-        except BaseException as error:  # raised again where the result is awaited
-            failure = error
-        with suppress(RuntimeError):  # the loop has ended meanwhile
-            loop.call_soon_threadsafe(settle, result, failure)
-
-    threading.Thread(target=run, name="market-agent", daemon=True).start()
-    return await future
-
-
-class ExternalUpdateAgent:
-    """A DQN or IQN that learns from batches of single rows, and whose state a trainer can store.
-
-    >>> agent = ExternalUpdateAgent(DQN(obs_shape=(2,), n_actions=2, hidden=(8,)))
-    >>> batch = {"states": np.ones((4, 2)), "actions": [0, 1, 0, 1], "rewards": np.ones(4),
-    ...          "next_states": np.ones((4, 2)), "dones": np.ones(4, bool), "weights": np.ones(4)}
-    >>> sorted(agent.update_policy(batch))
-    ['gradient_norm', 'loss', 'td_errors', 'updates']
-    """
-
-    def __init__(self, model: Model) -> None:
-        if not isinstance(model, DQN | IQN) or model.spec.ring.frames != 1:
-            raise ContractError(
-                f"{type(model).__name__} cannot learn from single rows: give a DQN or IQN with n_frames=1"
-            )
-        self.model: DQN | IQN = model
-
-    def take_action(self, state: Any) -> Any:
-        """Choose an action, exploring as in training."""
-        return self.model.take_action(state)
-
-    def start_epoch_action(self, epoch: int = 0, **_: Any) -> None:
-        """Set exploration and random numbers to those of an episode; trainers call it before each episode."""
-        self.model.start_epoch_action(epoch=epoch)
-
-    def update_policy(self, batch: Mapping[str, ArrayLike]) -> dict[str, Any]:
-        """Make one update with the model's own `update_policy`."""
-        return self.model.update_policy(batch)
-
-    def state(self) -> dict[str, Array]:
-        """Return the learner's state as arrays."""
-        return {name: tensor.cpu().numpy() for name, tensor in self.model.state.tensors.items()}
-
-    def load_state(self, state: Mapping[str, Array]) -> None:
-        """Replace the learner's state by a stored one, after checking that this model can have it."""
-        self.model.state = self.model.state.replaced({name: torch.from_numpy(a.copy()) for name, a in state.items()})
+    """Return the result of `work`, called in a thread that is abandoned if nobody waits any longer."""
+    return await asyncio.wrap_future(in_background(work, "market-agent"))
 
 
 # -- trained models --------------------------------------------------------------------------------------------------

@@ -23,13 +23,11 @@ from numpy.typing import ArrayLike, NDArray
 
 from parallel_agents.core.errors import ConfigError, NonFiniteError, ShapeError, WorldError
 from parallel_agents.core.seeding import Purpose, generator
-from parallel_agents.core.types import Array
+from parallel_agents.core.types import Array, Floats
 from parallel_agents.market.montecarlo import MonteCarloSimulator
 from parallel_agents.market.policies import Actor
 from parallel_agents.market.worlds import WorldType
 from parallel_agents.tracking.statistics import Interval, mean_interval
-
-Floats = NDArray[np.float64]
 
 _FLIPS = 4000
 _MIN_WORLDS = 5  # of a type, to test whether a strategy is worse in it

@@ -15,17 +15,14 @@ from enum import Enum, IntEnum
 from typing import NoReturn
 
 import numpy as np
-from numpy.typing import NDArray
 
 from parallel_agents.core.errors import ConfigError
 from parallel_agents.core.seeding import Purpose, generator
+from parallel_agents.core.types import Floats, Ints
 from parallel_agents.kernels.functions import each, exp
 from parallel_agents.market.discovery import CRISIS, Estimate, Patterns
 from parallel_agents.market.discovery.estimation import hour_waves
 from parallel_agents.market.discovery.patterns import Competition, Segment
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 
 MECHANISMS = ("first_price", "second_price", "gsp")
 
@@ -47,6 +44,10 @@ class WorldType(Enum):
     @classmethod
     def _missing_(cls, value: object) -> NoReturn:
         raise ConfigError(f"world type {value!r} is unknown: give one of {', '.join(kind.value for kind in cls)}")
+
+
+TypeShares = Mapping[WorldType, float] | Mapping[str, float]
+"""A mix of world types, which are named or given."""
 
 
 class Part(IntEnum):
@@ -441,12 +442,11 @@ def share_intervals(patterns: Patterns) -> dict[WorldType, tuple[float, float]]:
     return intervals
 
 
-def type_distribution(patterns: Patterns, requested: Mapping[WorldType | str, float] | None) -> dict[WorldType, float]:
+def type_distribution(patterns: Patterns, requested: TypeShares | None) -> dict[WorldType, float]:
     """Return the requested mix of types, checked and normalized, or that of the data."""
-    available = identified_types(patterns)
     if requested is None:
         return default_distribution(patterns)
-    shares: dict[WorldType, float] = {}
+    available, shares = identified_types(patterns), dict[WorldType, float]()
     for name, share in requested.items():
         kind = WorldType(name)
         if kind not in available:
@@ -466,7 +466,7 @@ def type_distribution(patterns: Patterns, requested: Mapping[WorldType | str, fl
 def create_world_variants(
     patterns: Patterns,
     n_worlds: int,
-    world_types_distribution: Mapping[WorldType | str, float] | None = None,
+    world_types_distribution: TypeShares | None = None,
     *,
     seed: int = 0,
     users: tuple[int, int] = POPULATION,

@@ -6,12 +6,13 @@ sequences            sequences of turns for recurrent networks
 priorities           prioritised drawing
 event_classes        class-weighted drawing; class_index: which positions belong to which class
 importance_sampler   `ImportanceSampler` and the options of `model.importance`
-importance_buffer    `ImportanceSamplingReplayBuffer`
+importance_buffer    `ImportanceSamplingReplayBuffer`; event_types: `ExperienceAggregator`, what kind of event a row is
 importance_weights   the mathematics of shares and corrections; world_weights: weights of whole worlds
 """
 
 from parallel_agents.replay.buffer import Buffer, ThreadSafeBuffer
 from parallel_agents.replay.event_classes import EVENT_COLUMNS, UNLABELLED, draw_classed, draw_rows
+from parallel_agents.replay.event_types import ExperienceAggregator
 from parallel_agents.replay.importance_buffer import (
     ImportanceSamplingReplayBuffer,
     ThreadSafeImportanceSamplingReplayBuffer,
@@ -28,6 +29,7 @@ __all__ = [
     "UNLABELLED",
     "Buffer",
     "EventWeighting",
+    "ExperienceAggregator",
     "ImportanceSampler",
     "ImportanceSamplingReplayBuffer",
     "Ring",

@@ -53,7 +53,7 @@ def test_transitions_come_back_with_their_next_states():
 def test_oldest_rows_are_overwritten_and_never_mixed_with_new_ones():
     buffer = ExperienceBuffer(100, 4)
     for i in range(40):
-        buffer.add_experience(episode(i, crisis=(1,)))
+        buffer.add_experiences([episode(i, crisis=(1,))])
         assert len(buffer) <= 100
     assert len(buffer) == 100
     batch = buffer.sample_batch(95, importance_sampling=True)
@@ -83,7 +83,7 @@ def test_a_loaded_buffer_draws_like_the_stored_one():
     other = ExperienceBuffer(200, 4)
     other.load_state({name: array.copy() for name, array in one.state().items()})
     for buffer in (one, other):
-        buffer.add_experience(episode(99))
+        buffer.add_experiences([episode(99)])
     for a, b in zip(one.sample_batch(32).values(), other.sample_batch(32).values(), strict=True):
         np.testing.assert_array_equal(a, b)
     with pytest.raises(CheckpointError, match=r"\(200,\), wanted is float32 \(100,\)"):

@@ -17,12 +17,12 @@ import pytest
 import parallel_agents.market as market_package
 from parallel_agents.core.errors import ActionError
 from parallel_agents.core.seeding import Purpose, generator
-from parallel_agents.market.event_types import ExperienceAggregator
 from parallel_agents.market.experiences import EpisodeExperience, ExperienceBuffer
 from parallel_agents.market.montecarlo import EpisodeSetting, MonteCarloSimulator
 from parallel_agents.market.simulation import MarketWorlds
 from parallel_agents.market.strategies import Strategy, detect_convergence_patterns
 from parallel_agents.market.worlds import WorldType, create_world_variants
+from parallel_agents.replay.event_types import ExperienceAggregator
 from tests.market.builders import plain_world
 
 

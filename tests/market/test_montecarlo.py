@@ -12,6 +12,7 @@ import pytest
 
 from parallel_agents.algorithms import DQN
 from parallel_agents.core.errors import ConfigError, ContractError, WorldError
+from parallel_agents.env.external_training import ExternalUpdateAgent
 from parallel_agents.execution.ray import RayCluster
 from parallel_agents.market.experiences import aggregate_parallel_experiences, world_context
 from parallel_agents.market.montecarlo import (
@@ -20,7 +21,6 @@ from parallel_agents.market.montecarlo import (
     ParallelWorldSimulator,
     weight_by_competition_level,
 )
-from parallel_agents.market.policies import ExternalUpdateAgent
 from parallel_agents.market.worlds import share_intervals
 from parallel_agents.replay.world_weights import WorldRule, combine_weights, normalize_weights
 

@@ -11,7 +11,7 @@ import pytest
 from parallel_agents.algorithms import DQN
 from parallel_agents.checkpoint.store import Manifest, Store
 from parallel_agents.core.errors import CheckpointError, ConfigError, ContractError
-from parallel_agents.market.policies import ExternalUpdateAgent
+from parallel_agents.env.external_training import ExternalUpdateAgent
 from parallel_agents.market.trainers import MonteCarloTrainingConfig, MonteCarloTrainingOrchestrator
 from parallel_agents.replay.world_weights import WorldRule
 
@@ -136,7 +136,6 @@ def test_importance_sampling_can_be_off_and_the_crisis_share_can_be_given(patter
 def test_invalid_options_are_refused(options, text):
     with pytest.raises(ConfigError, match=text):
         MonteCarloTrainingConfig(**options)
-    assert MonteCarloTrainingConfig.from_dict({}).n_worlds == 100
 
 
 @pytest.mark.parametrize(

@@ -22,9 +22,9 @@ from numpy.typing import NDArray
 
 from parallel_agents.core.compiled import njit
 from parallel_agents.core.seeding import draw
+from parallel_agents.core.types import Floats
 from parallel_agents.kernels.functions import exp
 
-Floats = NDArray[np.float64]
 Words = tuple[np.uint64, np.uint64, np.uint64, np.uint64]
 
 FIRST_PRICE, SECOND_PRICE, GSP = 0, 1, 2  # as in worlds.MECHANISMS

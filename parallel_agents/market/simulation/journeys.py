@@ -11,14 +11,12 @@ from enum import IntEnum
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from parallel_agents.core.compiled import njit
+from parallel_agents.core.types import Floats
 from parallel_agents.kernels.functions import exp, log, power
 from parallel_agents.market.simulation.auction import quantile
 from parallel_agents.market.simulation.world_arrays import MAX_TOUCHES, Outcome, Parameters, State
-
-Floats = NDArray[np.float64]
 
 _END_SHARE = 0.4  # the customary share of the first and of the last click
 

@@ -21,6 +21,7 @@ from parallel_agents.core.by_reference import by_reference
 from parallel_agents.core.compiled import compiled_once, njit
 from parallel_agents.core.errors import ActionError, ConfigError, RunError, ShapeError
 from parallel_agents.core.seeding import Purpose, key
+from parallel_agents.core.types import Floats
 from parallel_agents.kernels.functions import cospi, exp, log, log1p, sinpi
 from parallel_agents.market.simulation.journeys import Attribution
 from parallel_agents.market.simulation.step import MarketArrays, StepInputs, start_helpers, step_all
@@ -33,8 +34,6 @@ from parallel_agents.market.simulation.world_arrays import (
     stack_worlds,
 )
 from parallel_agents.market.worlds import World
-
-Floats = NDArray[np.float64]
 
 _MAX_AUCTIONS = 2**27  # of a step: the addresses of random numbers have room for as many
 _MAX_OFFERS = 2**12  # bidders × campaigns

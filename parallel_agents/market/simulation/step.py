@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 from parallel_agents.core.compiled import compiled_once, njit
 from parallel_agents.core.errors import RunError
 from parallel_agents.core.seeding import uniform
+from parallel_agents.core.types import Floats
 from parallel_agents.kernels.functions import exp, log
 from parallel_agents.market.simulation.auction import (
     FIRST_PRICE,
@@ -44,8 +45,6 @@ from parallel_agents.market.simulation.auction import (
 )
 from parallel_agents.market.simulation.journeys import Click, click, deliver, deliver_rest
 from parallel_agents.market.simulation.world_arrays import Outcome, Parameters, State
-
-Floats = NDArray[np.float64]
 
 _PACE_GAIN = 0.4
 _PACE_ABOVE = 0.5

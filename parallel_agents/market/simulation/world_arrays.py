@@ -17,11 +17,9 @@ from numpy.typing import NDArray
 from parallel_agents.core.compiled import njit
 from parallel_agents.core.errors import ConfigError, NonFiniteError
 from parallel_agents.core.seeding import Purpose, draw, generator, key, uniform, uniforms
+from parallel_agents.core.types import Floats, Ints
 from parallel_agents.kernels.functions import each, exp, log, normal, normal_quantile
 from parallel_agents.market.worlds import Part, TimeWindow, World
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 
 MAX_TOUCHES = 8  # clicks kept of a journey: the first one and the latest ones
 _QUANTILE_CELLS = 1024
@@ -260,18 +258,18 @@ def episode_goals(
     """
     indices = [world.index for world in worlds]
     u = uniforms([seed], Purpose.WORLD, [len(Part) + 2], indices, epoch=epoch, turns=1, slots=2)[0, 0]
-    ranges = {name: each(log, _stacked(worlds, "auction_pressure", name)) for name in ("budget", "target")}
-    drawn = {
-        name: each(exp, low + u[:, i] * (high - low))
-        for i, (name, (low, high)) in enumerate((n, r.T) for n, r in ranges.items())
-    }
-    drawn["budget"] = drawn["budget"] * p.auctions.sum(axis=1)
-    for name, given in (("budget", budget), ("target", target)):
+    goals = []
+    for i, (name, given) in enumerate((("budget", budget), ("target", target))):
+        low, high = each(log, _stacked(worlds, "auction_pressure", name)).T
+        goal = each(exp, low + u[:, i] * (high - low))
+        if name == "budget":
+            goal = goal * p.auctions.sum(axis=1)
         if given is not None:
-            drawn[name] = np.broadcast_to(np.asarray(given, np.float64), len(worlds))
-            if not (drawn[name] > 0).all() or not np.isfinite(drawn[name]).all():
-                raise ConfigError(f"{name} {float(drawn[name].min())} is not positive and finite: give one above 0")
-    return drawn["budget"], drawn["target"]
+            goal = np.broadcast_to(np.asarray(given, np.float64), len(worlds))
+            if not (goal > 0).all() or not np.isfinite(goal).all():
+                raise ConfigError(f"{name} {float(goal.min())} is not positive and finite: give one above 0")
+        goals.append(goal)
+    return goals[0], goals[1]
 
 
 def _normal_table() -> Floats:

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from parallel_agents.core.errors import CheckpointError, ConfigError, ContractError, NonFiniteError
-from parallel_agents.market.event_types import (
+from parallel_agents.replay.event_types import (
     CRISIS_INDICATORS,
     Decision,
     ExperienceAggregator,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from parallel_agents.algorithms import DQN
-from parallel_agents.market.policies import ExternalUpdateAgent
+from parallel_agents.env.external_training import ExternalUpdateAgent
 
 
 class Street:

@@ -8,8 +8,10 @@ import numpy as np
 import pytest
 
 from parallel_agents.checkpoint.store import Manifest, Store
+from parallel_agents.core.config import build_section
 from parallel_agents.core.errors import CheckpointError, ConfigError, ContractError, CorruptCheckpoint
-from parallel_agents.market.trainers import (
+from parallel_agents.core.files import plain
+from parallel_agents.env.importance_training import (
     ImportanceSamplingTraining,
     ImportanceSamplingTrainingConfiguration,
     create_importance_sampling_trainer,
@@ -17,7 +19,7 @@ from parallel_agents.market.trainers import (
 )
 from parallel_agents.replay import Buffer
 from parallel_agents.tracking.callbacks import BaseCallback
-from tests.market.users import RunningMeans, Street, external_agent
+from tests.env.users import RunningMeans, Street, external_agent
 
 SHORT = {"batch_size": 16, "learning_starts": 40, "simulation_episodes": 12, "max_steps": 20}
 
@@ -249,7 +251,8 @@ def test_defaults_are_the_documented_ones():
     assert config.crisis_indicators == ("crisis", "urgent", "emergency")
     assert (config.value_threshold_percentile, config.min_crisis_parent_ratio) == (90.0, 0.05)
     assert (config.replay_buffer_capacity, config.simulation_episodes) == (50_000, 1000)
-    assert ImportanceSamplingTrainingConfiguration.from_dict(config.as_dict()) == config
+    stored = plain(config)  # as JSON gives it back
+    assert build_section(ImportanceSamplingTrainingConfiguration, stored, "importance_sampling") == config
 
 
 HOSTILE = {

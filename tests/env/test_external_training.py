@@ -10,8 +10,8 @@ import torch
 
 from parallel_agents.algorithms import DQN, IQN, PPO
 from parallel_agents.core.errors import ActionError, ContractError, NonFiniteError, RunError, ShapeError
-from parallel_agents.market.policies import ExternalUpdateAgent
-from tests.market.users import external_agent
+from parallel_agents.env.external_training import ExternalUpdateAgent
+from tests.env.users import external_agent
 
 
 def batch(rows=8, **changes):

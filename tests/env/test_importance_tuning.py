@@ -7,7 +7,7 @@ import pytest
 
 from parallel_agents.core.errors import ConfigError
 from parallel_agents.core.seeding import Purpose, generator
-from parallel_agents.market.importance_tuning import SamplingSetting, Tuning, grid
+from parallel_agents.env.importance_tuning import SamplingSetting, Tuning, grid
 
 
 class Mean:
