@@ -90,8 +90,8 @@ class Repeat(gymnasium.Wrapper[Any, Any, Any, Any]):
 def made(name: str, repeat: int = 1) -> gymnasium.Env[Any, Any]:
     """Return the Gymnasium environment of a task; of MiniGrid's observations only the image, as numbers in a row."""
     package, _, env_id = name.rpartition(":")
+    wrappers = importlib.import_module(f"{package}.wrappers") if package else None  # importing it registers its tasks
     env = gymnasium.make(env_id)
-    if package:
-        seen = importlib.import_module(f"{package}.wrappers").ImgObsWrapper(env)
-        env = gymnasium.wrappers.FlattenObservation(seen)
+    if wrappers is not None:
+        env = gymnasium.wrappers.FlattenObservation(wrappers.ImgObsWrapper(env))
     return Repeat(env, repeat) if repeat > 1 else env
