@@ -46,7 +46,7 @@ def main() -> None:
     options.add_argument("--algo", choices=("ppo", "dqn"), default="ppo")
     options.add_argument("--seeds", type=int, default=10)
     options.add_argument("--worlds", type=int, default=100)
-    options.add_argument("--epochs", type=int, default=50)
+    options.add_argument("--epochs", type=int, default=200)
     options.add_argument("--episodes", type=int, default=100)
     chosen = options.parse_args()
     study = Study(
