@@ -6,6 +6,7 @@ sides are ours and have the same lag, their digests must be equal too.
 
 from __future__ import annotations
 
+import statistics
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -254,10 +255,10 @@ def _kept(effort: Effort) -> Iterator[Row]:
     collector.run_experiment()
 
     def collected(epochs: int) -> float:
-        """Return the turns of a second."""
+        """Return the seconds of some epochs."""
         start, done = time.perf_counter(), collector.prepare().epoch
         collector.run_experiment(done + epochs)
-        return epochs * 100 / (time.perf_counter() - start)
+        return time.perf_counter() - start
 
     def learned(go_on: Callable[[int], bool]) -> float:
         """Return the rounds of a second."""
@@ -268,21 +269,29 @@ def _kept(effort: Effort) -> Iterator[Row]:
         return rounds / (time.perf_counter() - start)
 
     epochs, kept = effort.of(100, 8), []
+    seconds: dict[str, list[float]] = {"collecting alone": [], "collecting beside a learner thread": []}
     with ThreadPoolExecutor(1) as pool:
         for _ in range(repeats):
-            turns, rounds = collected(epochs), learned(lambda done: done < effort.of(30, 4))
+            alone, rounds = collected(epochs), learned(lambda done: done < effort.of(30, 4))
             stop = threading.Event()
-            beside = pool.submit(learned, lambda _, stop=stop: not stop.is_set())
-            turns_beside = collected(epochs)
+            learning = pool.submit(learned, lambda _, stop=stop: not stop.is_set())
+            beside = collected(epochs)
             stop.set()
-            kept.append((turns_beside / turns, beside.result() / rounds))
+            kept.append((alone / beside, learning.result() / rounds))
+            for own, found in zip(seconds.values(), (alone, beside), strict=True):
+                own.append(found)
     shares = sorted(kept, key=sum)[len(kept) // 2]
+    work, counts = f"{epochs} epochs of 100 turns without rounds", {"turns": epochs * 100}
     yield Row(
         name="treasure hunt, 8 agents of 64 units: speed kept by collecting plus speed kept by learning in a thread",
         ratio=sum(shares),
         goal=1.7,
         unit="of 2",
         repeats=repeats,
+        sides=tuple(
+            Measured(name, work, counts, statistics.median(own), min(own), max(own), "inline")
+            for name, own in seconds.items()
+        ),
         detail={"collecting": shares[0], "learning": shares[1]},
     )
 
