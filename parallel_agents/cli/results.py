@@ -32,6 +32,8 @@ def evaluate_run(options: Eval) -> None:
     """Evaluate the agents of a run and print their returns."""
     if options.episodes < 1:
         raise ConfigError(f"--episodes {options.episodes}: give a whole number of at least 1")
+    if not 0.0 <= options.exploration <= 1.0:
+        raise ConfigError(f"--exploration {options.exploration:g}: give 0 (the best actions) to 1 (random ones)")
     if not 0.1 <= options.fps <= 100:
         raise ConfigError(f"--fps {options.fps:g}: give a number of turns a second from 0.1 to 100")
     folder = RunFolder.open(options.run_dir)

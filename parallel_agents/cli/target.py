@@ -277,7 +277,10 @@ def _import_module(module_name: str) -> ModuleType:
     try:
         return importlib.import_module(module_name)
     except (Exception, SystemExit) as error:
-        raise TargetError(f"cannot import {module_name}: {type(error).__name__}: {error}") from error
+        raise TargetError(
+            f"cannot import {module_name}: {type(error).__name__}: {error}. Give a file, such as my_file.py:Name, or a "
+            "module in the current folder or installed"
+        ) from error
 
 
 def _name_of_file(path: Path) -> str:

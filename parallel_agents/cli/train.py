@@ -310,5 +310,8 @@ def _format_sweep(replicas: Sequence[Mapping[str, Any]], measure: str) -> str:
         groups.setdefault(setting_name(replica["setting"]), []).append(replica[measure])
     intervals = {setting: mean_interval(np.array(values)) for setting, values in groups.items()}
     ranked = sorted(intervals.items(), key=lambda pair: -pair[1].estimate)
+    if min(map(len, groups.values())) < 2:
+        rows = "".join(f"  {setting}: {interval.estimate:.2f}\n" for setting, interval in ranked)
+        return f"{measure} of each setting, with one seed (--seeds gives intervals):\n{rows}"
     rows = "".join(f"  {setting}: {mean:.2f} [{low:.2f}, {high:.2f}]\n" for setting, (mean, low, high) in ranked)
     return f"{measure} of each setting, with its 95 % interval over seeds:\n{rows}"

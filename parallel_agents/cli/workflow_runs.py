@@ -267,6 +267,13 @@ def _policy_factory(options: Evaluate) -> PolicyFactory:
     if ":" in name and not Path(name).exists():
         agents = cache(partial(ChallengeAgents, load_object(name)))  # instances play all games, as in the challenge
         return lambda worlds: agents(worlds.n_worlds)
+    if not Path(name).exists():
+        raise ConfigError(
+            f"no defender is called {name!r}: give a run folder, a file of weights, my_file.py:Class, or one of "
+            f"{', '.join(blue_policies.SCRIPTED)}"
+        )
+    if Path(name).suffix == ".py":
+        raise ConfigError(f"{name} is a file: name the class in it, as in {name}:Defender")
     models = [model for each in options.defender for model in _models(Path(each), best=options.best)]
     return lambda worlds: TrainedDefender(models, worlds)
 

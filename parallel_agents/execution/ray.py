@@ -71,8 +71,8 @@ def require_ray() -> None:
     """Raise ConfigError if Ray is not installed."""
     if importlib.util.find_spec("ray") is None:
         raise ConfigError(
-            "parallel.backend is 'ray', but Ray is not installed: pip install 'parallel-agents[ray]', or use 'inline', "
-            "'thread' or 'process'"
+            "parallel.backend is 'ray', but Ray is not installed: install parallel-agents with the extra "
+            "'ray', or use 'inline', 'thread' or 'process'"
         )
 
 

@@ -157,6 +157,8 @@ class GridEnvironment(ParallelEnvironment):
 
     def chose(self, action: str) -> Flags:
         """Return (N, W) which agents took an action in this turn and were able to."""
+        if action not in self.grid.actions:
+            raise ConfigError(f"no action is called {action!r}: this game has {', '.join(self.grid.actions)}")
         return np.asarray((self.worlds.chosen == self.grid.actions.index(action)) & self.worlds.able)
 
     def freeze(self, agent_mask: Flags, turns: int) -> None:

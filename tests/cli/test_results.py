@@ -83,6 +83,7 @@ def test_a_terminal_shows_every_turn_with_pauses_of_the_given_rate(own_path: Non
         (["--watch"], "--watch draws grid games, and Guess is none"),
         (["--gif", "a.gif"], "--gif draws grid games, and Guess is none"),
         (["--fps", "0"], "--fps 0: give a number of turns a second from 0.1 to 100"),
+        (["--exploration", "2"], "--exploration 2: give 0 (the best actions) to 1 (random ones)"),
         (["--episodes", "0"], "--episodes 0: give a whole number of at least 1"),
     ],
 )

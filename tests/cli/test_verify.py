@@ -209,6 +209,12 @@ def test_a_resumed_run_is_compared_by_the_epochs_that_were_run(command: Command)
     assert command("diff", "one", "other", "--json").json["config"] == []
 
 
+def test_a_sweep_with_one_seed_has_no_intervals(command: Command) -> None:
+    out = command("train", "guess.py", "--quiet", "--out", "run", "--sweep", "model.lr=0.1,0.001").out
+    assert "of each setting, with one seed (--seeds gives intervals)" in out
+    assert "nan" not in out
+
+
 def test_eval_never_pools_the_settings_of_a_sweep(command: Command) -> None:
     train(command, "run", "--seeds", "2", "--sweep", "model.lr=0.1,0.001")
     result = command("eval", "run", "--episodes", "4", "--json").json

@@ -184,7 +184,8 @@ def test_the_landscape_ranks_all_orders(command: Command) -> None:
         (("evaluate",), "no defender is named"),
         (("train", "--alignment", "3"), "--alignment needs a defender that is trained on an order"),
         (("search", "--envs", "0"), "n_envs is 0"),
-        (("evaluate", "nowhere"), "is not a run folder"),
+        (("evaluate", "react_retore"), "no defender is called 'react_retore': give a run folder"),
+        (("evaluate", "nowhere:Defender"), "cannot import nowhere"),
         (("landscape", "--episodes", "1"), "at least two are needed"),
         (("replay", "nowhere.jsonl.gz"), "there is no such file"),
     ],
@@ -193,3 +194,10 @@ def test_wrong_options_end_with_exit_code_2(command: Command, words: tuple[str, 
     ended = command("workflow", *words)
     assert ended.code == 2
     assert message in ended.err
+
+
+def test_a_file_without_the_name_of_its_class_is_no_defender(command: Command, tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text("class Defender: ...\n")
+    ended = command("workflow", "evaluate", str(tmp_path / "mine.py"))
+    assert ended.code == 2
+    assert "name the class in it" in ended.err

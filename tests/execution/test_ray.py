@@ -275,7 +275,7 @@ def test_what_a_shard_raises_ends_the_run_and_is_not_tried_again(place: str, sai
 
 def test_without_ray_the_message_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(ConfigError, match=r"Ray is not installed: pip install 'parallel-agents\[ray\]'"):
+    with pytest.raises(ConfigError, match="Ray is not installed: install parallel-agents with the extra 'ray'"):
         resolve(Parallel(backend="ray"), agents=2)
 
 

@@ -166,6 +166,12 @@ def test_a_turn_is_settled_after_all_have_acted_and_frozen_agents_take_no_part(o
     assert rewards == [[1.0, 0.0, 1.0], [0.0] * 3, [0.0] * 3, [1.0, 0.0, 1.0]]
 
 
+def test_an_action_that_the_game_does_not_have_is_named():
+    env = make(Waving)
+    with pytest.raises(ConfigError, match="no action is called 'waev': this game has up, down, wave"):
+        env.chose("waev")
+
+
 def test_a_longer_freeze_is_not_cut_short_by_a_shorter_one():
     env = make()
     everyone = np.ones((3, 1), np.bool_)

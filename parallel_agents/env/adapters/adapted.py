@@ -39,16 +39,23 @@ class AdaptedEnvironment(ParallelEnvironment):
         flags, workers = self.config.parallel, self.config.world["workers"]
         if not isinstance(workers, int) or workers < 0:
             raise ConfigError(f"world.workers is {workers!r}: give a number of processes, 0 for none")
+        options = self.config.world.get("options", {})
+        if not isinstance(options, Mapping):
+            raise ConfigError(
+                f'world.options is {options!r}: give the keywords of {self.name} as an object, such as {{"N": 5}}'
+            )
         if workers == 0:
             try:
                 return SyncEnvs(self.adapter_factory(), self.n_worlds)
             except TypeError as error:
-                if "render_mode" not in str(error):
-                    raise
-                raise ConfigError(
-                    f"{self.name} cannot be made with a render_mode, so it draws no pictures: {error}; let it take "
-                    'render_mode="rgb_array", and return an array (rows, columns, 3) from render()'
-                ) from error
+                if "render_mode" in str(error):
+                    raise ConfigError(
+                        f"{self.name} cannot be made with a render_mode, so it draws no pictures: {error}; let it take "
+                        'render_mode="rgb_array", and return an array (rows, columns, 3) from render()'
+                    ) from error
+                if "unexpected keyword argument" in str(error):
+                    raise ConfigError(f"{self.name} cannot be made with world.options {options}: {error}") from error
+                raise
         return WorkerEnvs(
             self.adapter_factory(),
             self.n_worlds,

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from parallel_agents.cli import main
-from parallel_agents.core.errors import ContractError, TargetError
+from parallel_agents.core.errors import ConfigError, ContractError, TargetError
 from parallel_agents.env import evaluation
 from parallel_agents.env.adapters.pettingzoo import adapt, pettingzoo_environment
 from parallel_agents.env.adapters.sync_envs import SharedBuffers
@@ -144,3 +144,16 @@ def test_resume_from_the_command_line_gives_the_digest_of_the_whole_run(
     capsys.readouterr()
     assert main(["resume", str(tmp_path / "parts"), "--epochs", "4", "--json", "--quiet"]) == 0
     assert json.loads(capsys.readouterr().out)["digest"] == whole["digest"]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ("{N: 5}", 'give the keywords of mpe2.simple_spread_v3 as an object, such as {"N": 5}'),
+        ({"M": 5}, "cannot be made with world.options {'M': 5}: .*unexpected keyword argument 'M'"),
+    ],
+)
+def test_keywords_that_an_environment_does_not_take_are_named(options: Any, message: str) -> None:
+    game = pettingzoo_environment("mpe2.simple_spread_v3")
+    with pytest.raises(ConfigError, match=message):
+        game(config={**SMALL, "world": {"options": options}})
