@@ -398,7 +398,9 @@ class Run:
         return {"epoch": self.loop.epoch, "turn": self.loop.turn_number, "round": self.rounds.submitted}
 
     def _monitor_memory(self, epoch: int) -> None:
-        """Emit an event if memory grows beside the buffers."""
+        """Emit an event if memory grows beside the buffers, unless a callback, such as a writer of GIFs, is at work."""
+        if self._callbacks.busy:
+            return
         phase = self.rounds.backend, self.rounds.updates > 0
         grown = self._memory_monitor.after(self._epochs_here, written=self._written_bytes(), phase=phase)
         if grown:

@@ -192,6 +192,11 @@ class Recorder(BaseCallback):
         self._last_epoch = run.epochs
 
     @property
+    def busy(self) -> bool:
+        """Whether a GIF is being written."""
+        return self._writing is not None and not self._writing.done()
+
+    @property
     def is_due(self) -> bool:
         """True in the epochs that are recorded."""
         return self._game.epoch % self._every == 0 or self._game.epoch == self._last_epoch

@@ -54,6 +54,11 @@ class Callback(Protocol):
 class BaseCallback(Callback):
     """A callback that does nothing: the base of callbacks that implement some of the methods."""
 
+    @property
+    def busy(self) -> bool:
+        """Whether a thread of this callback is at work, which takes memory for a while."""
+        return False
+
 
 class Throttle:
     """Calls a function at most every `every` seconds, and so seldom that it takes at most `share` of the time.
@@ -89,6 +94,11 @@ class CallbackList(Callback):
     def __len__(self) -> int:
         """Return the number of callbacks that are still called."""
         return len(self._callbacks)
+
+    @property
+    def busy(self) -> bool:
+        """Whether one of them is at work beside the run."""
+        return any(getattr(callback, "busy", False) for callback in self._callbacks)
 
     def on_start(self, run: RunInfo) -> None:
         self._call("on_start", run)

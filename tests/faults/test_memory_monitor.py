@@ -113,6 +113,15 @@ def test_f36_a_world_that_leaks_is_reported_within_20_epochs(backend: str) -> No
     assert 4 * 2**20 < told["bytes_per_epoch"] < 7 * 2**20
 
 
+def test_f36_memory_that_grows_while_a_recording_is_written_is_not_reported() -> None:
+    class Writes(Events):
+        busy = True
+
+    game, recorded = Leaks(config=tiny(parallel={"backend": "inline", "train_interval": 1})), Writes()
+    game.run_experiment(40, callbacks=[recorded])
+    assert "memory_grows" not in recorded.names()
+
+
 def test_f36_buffers_that_fill_up_are_no_leak() -> None:
     """Each epoch writes megabytes that had not been written to before."""
     config = tiny(experiment={"max_turns": 800, "worlds": 16}, model={"buffer_size": 200_000})
