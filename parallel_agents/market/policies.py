@@ -120,7 +120,14 @@ class _CalledActor:
 
 async def _in_thread(work: Callable[[], Any]) -> Any:
     """Return the result of `work`, called in a thread that is abandoned if nobody waits any longer."""
-    return await asyncio.wrap_future(in_background(work, "market-agent"))
+
+    def call() -> Any:
+        try:
+            return work()
+        except StopIteration as error:  # no future can hold it: it would be waited for until the deadline
+            raise RuntimeError("the agent raised StopIteration") from error
+
+    return await asyncio.wrap_future(in_background(call, "market-agent"))
 
 
 # -- trained models --------------------------------------------------------------------------------------------------

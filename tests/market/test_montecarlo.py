@@ -140,6 +140,16 @@ def test_a_failing_world_is_reported_and_the_others_are_kept(patterns):
     assert simulation.in_flight == 0
 
 
+def test_an_agent_whose_actions_run_out_is_reported_at_once(patterns):
+    agent, actions = Fixed(), iter(range(3))
+    agent.act = lambda state: next(actions)
+    with simulator(patterns, worlds=2, deadline=30.0) as simulation:
+        start = time.perf_counter()
+        failures = run(simulation, agent).failures
+    assert [failure.reason for failure in failures] == ["RuntimeError: the agent raised StopIteration"] * 2
+    assert time.perf_counter() - start < 20.0
+
+
 def test_an_invalid_world_is_reported_and_the_others_are_kept(patterns):
     with simulator(patterns) as simulation:
         broken = simulation.worlds[7]
