@@ -183,7 +183,7 @@ def _read_hours(
         return held, top
     columns = """hour, sum(impressions) AS impressions, avg(impression_share) AS share,
         avg(top_impression_share) AS top"""
-    where = "impression_share > 0 AND hour BETWEEN 0 AND 23"
+    where = "impressions >= 0 AND impression_share > 0 AND hour BETWEEN 0 AND 23"
     rows = _by_day(export, history, "ads_by_hour", columns, where=where, having="isfinite(top)")
     place = (rows["day"], rows["hour"].astype(np.int64), np.searchsorted(campaigns, rows["campaign"].astype(str)))
     held[place] = known(rows["impressions"]) / rows["share"]
@@ -205,7 +205,8 @@ def _read_insights(
         return (), nobody, nobody, nobody, auctions
     columns = """competitor, avg(overlap_rate) AS overlap, avg(position_above_rate) AS above,
         avg(impression_share) AS share"""
-    rows = _by_day(export, history, "insights", columns, having="isfinite(overlap) AND isfinite(above)")
+    known_rates = "isfinite(overlap) AND isfinite(above)"
+    rows = _by_day(export, history, "insights", columns, where="competitor IS NOT NULL", having=known_rates)
     rivals, rival = np.unique(rows["competitor"].astype(str), return_inverse=True)
     place = (rows["day"], np.searchsorted(campaigns, rows["campaign"].astype(str)), rival)
     took_part = np.zeros(auctions.shape, np.bool_)

@@ -181,9 +181,9 @@ class Rivals:
     def widened(self, variants: Sequence[Rivals]) -> Rivals:
         """Return the same with the errors of what was taken as given: each variant is one deviation of it.
 
-        A variant in which no rival can be fitted says nothing.
+        A variant in which none of these rivals can be fitted says nothing.
         """
-        variants = [v for v in variants if v.bidding]
+        variants = [v for v in variants if v.bidding.keys() & self.bidding.keys()]
         bidding = {
             r: replace(b, fit=_wider(b.fit, [v.bidding[r].fit for v in variants if r in v.bidding]))
             for r, b in self.bidding.items()

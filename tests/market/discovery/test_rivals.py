@@ -17,10 +17,14 @@ from parallel_agents.market.discovery.rivals import Auctions, Rivals, _chances, 
 PLAYED = 200_000
 
 
+def read_ads(tables) -> AdHistory:
+    export = open_export(tables)
+    return read_ad_history(export, read_history(export, Vocabulary(), utc_offset_hours=0.0))
+
+
 @pytest.fixture(scope="module")
 def ads(sample) -> AdHistory:
-    export = open_export(sample.tables)
-    return read_ad_history(export, read_history(export, Vocabulary(), utc_offset_hours=0.0))
+    return read_ads(sample.tables)
 
 
 def test_the_chance_to_rank_above_us_is_that_of_played_auctions(rng):
@@ -61,6 +65,28 @@ def test_auctions_are_not_lost_where_we_won_no_impression(ads):
     by_hour = ads.hourly_auctions.sum(axis=1)
     assert (ads.hourly_auctions[:, :, 0][~unseen[:, 0]] > 0.0).all()
     np.testing.assert_allclose(by_hour[~unseen], ads.auctions[~unseen], rtol=0.15)
+
+
+def test_rows_that_do_not_say_how_often_we_were_shown_or_which_rival_we_met_are_left_out(sample, ads):
+    tables = dict(sample.tables)
+    for name, column in (("ads_by_hour", "impressions"), ("auction_insights", "competitor")):
+        values, place = tables[name][column].to_pylist(), tables[name].column_names.index(column)
+        values = [None if row % 7 == 0 else value for row, value in enumerate(values)]
+        tables[name] = tables[name].set_column(place, column, [values])
+    found = read_ads(tables)
+    assert np.isfinite(found.hourly_auctions).all()
+    assert found.rivals == ads.rivals
+
+
+def test_variants_in_which_only_other_rivals_can_be_fitted_say_nothing(ads):
+    auctions = Auctions(ads, fit_creatives(ads), np.full(len(ads.campaigns), 0.05), None)
+    rivals = Rivals.of(auctions, np.zeros(ads.days, np.int64))
+    (first, one), (second, other) = list(rivals.bidding.items())[:2]
+    alone, shifted = replace(rivals, bidding={first: one}), replace(one, centre=one.centre + 0.1)
+    variants = [replace(rivals, bidding={first: shifted}), replace(rivals, bidding={second: other})]
+    found, expected = alone.widened(variants), alone.widened(variants[:1])
+    np.testing.assert_allclose(found.common, 0.01)
+    np.testing.assert_array_equal(found.common, expected.common)
 
 
 def test_fatigue_is_covered_however_well_the_export_tells_how_long_users_remember(ads, rng):
