@@ -327,7 +327,8 @@ class ImportanceSamplingTrainingOrchestrator(AgentTrainer):
 
     def _state(self) -> tuple[Mapping[str, Mapping[str, Any]], Mapping[str, Any]]:
         training = self.training
-        assert training is not None
+        if training is None:
+            raise ContractError("nothing was trained yet: there is nothing to store before `train`")
         parts = {
             "buffer": training.memory.state(),
             "sampler": training.memory.sampler.state(),

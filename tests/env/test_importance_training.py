@@ -43,6 +43,12 @@ def test_dqn_learns_the_best_actions_through_external_updates():
     assert [agent.take_action([crisis, 0.0]) for crisis in (0.0, 1.0)] == [0, 1]
 
 
+def test_a_trainer_that_has_not_begun_has_nothing_to_store(tmp_path):
+    trainer = create_importance_sampling_trainer("early", folder=tmp_path, **SHORT)
+    with pytest.raises(ContractError, match="nothing was trained yet"):
+        trainer.save(RunningMeans())
+
+
 def test_metrics_have_the_documented_names_and_expected_values():
     events = []
 
