@@ -142,9 +142,8 @@ def simulate(options: Simulate) -> None:
         seed=options.seed,
     )
     patterns = load_patterns(options.patterns)
-    concurrent = options.concurrent or options.worlds
     with MonteCarloSimulator(
-        options.worlds, None, concurrent, patterns=patterns, setting=setting, seed=options.seed
+        options.worlds, None, options.concurrent, patterns=patterns, setting=setting, seed=options.seed
     ) as simulator:
         agent = _simulated_agent(simulator, options)
         asyncio.run(simulator.run_episode_batch(agent))  # not measured: compiles kernels, draws the populations
@@ -341,7 +340,7 @@ def compare(options: Compare) -> None:
 
 
 def _compare_strategies(options: Compare, patterns: Patterns, progress: ProgressLines) -> None:
-    with MonteCarloSimulator(options.worlds, None, options.worlds, patterns=patterns) as simulator:
+    with MonteCarloSimulator(options.worlds, patterns=patterns) as simulator:
         progress.write(f"simulating every level with every creative in {options.worlds} worlds")
         strategies = constant_strategies(simulator.setting.levels, simulator.worlds[0].creatives)
         results = asyncio.run(play_strategies(simulator, strategies, laps=min(options.epochs, 10)))

@@ -140,6 +140,7 @@ def test_compare_ways_to_train_beside_the_baselines(run_market, patterns_file, m
         (["discover", "nowhere", "--out", "p.json"], "export nowhere does not exist"),
         (["simulate", "PATTERNS", "--alpha", "7"], "--alpha 7.0: give one of 0, 0.02"),
         (["simulate", "PATTERNS", "--episodes", "0"], "--episodes 0: give at least 1"),
+        (["simulate", "PATTERNS", "--worlds", "2", "--concurrent", "0"], "max_concurrent_worlds is 0"),
         (["compare", "PATTERNS", "--seeds", "1"], "seeds 1 is too few for an interval"),
         (["compare", "PATTERNS", "--held-out", "odd"], "world type 'odd' is unknown"),
     ],
