@@ -5,7 +5,7 @@ discovery             a GA4 export and an advertiser's reports -> `Patterns`, ev
 worlds                patterns -> `World`s of different types, every number drawn from the data
 simulation            `MarketWorlds`: many worlds stepped together
 actions               what a bidder can do, in three forms, and what it is rewarded for
-baselines             random, the best constant, a PID pacer, and the best constant of every world
+baselines             random, the best constant, a PID pacer, and an oracle: a pacer that knows its world
 market_environment    `MarketEnvironment`: bidders × worlds as a `ParallelEnvironment`; `MarketGym`: one bidder
 policies              how agents act in many worlds at once; a trained policy as a bidder, and as a file
 montecarlo            one agent in many worlds at once; experiences: what it leaves behind; strategies: robust ones

@@ -301,11 +301,11 @@ def fit_baselines(worlds: Sequence[World], epochs: Sequence[int] = (0, 1, 2), **
 
 
 def compare_baselines(
-    baselines: Mapping[str, Bidder], market: MarketWorlds, epochs: Sequence[int], *, generations: int = 6
+    baselines: Mapping[str, Bidder], market: MarketWorlds, epochs: Sequence[int]
 ) -> dict[str, Played]:
     """Return the results of baselines, and of the oracle, in the same episodes of a market's worlds."""
     results = {name: play(market, bidder, epochs) for name, bidder in baselines.items()}
-    known = [play(market, oracle(market, epoch, baselines, generations=generations), [epoch]) for epoch in epochs]
+    known = [play(market, oracle(market, epoch, baselines), [epoch]) for epoch in epochs]
     columns = {f.name: np.hstack([getattr(one, f.name) for one in known]) for f in fields(Played)}
     results["oracle"] = Played(**columns)
     return results

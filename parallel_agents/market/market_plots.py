@@ -138,18 +138,18 @@ class MarketPanels(BaseCallback):
         write_section(self._folder, "worlds", "Worlds of the training", _scored_worlds(worlds, self._scores))
 
 
-def pacing_of_a_day(market: MarketWorlds, bidders: Mapping[str, Bidder], out: Path, *, world: int = 0) -> None:
-    """Plot spend, price of a click and alpha of an episode in one world, for several bidders."""
+def pacing_of_a_day(market: MarketWorlds, bidders: Mapping[str, Bidder], out: Path) -> None:
+    """Plot spend, price of a click and alpha of an episode in the first world, for several bidders."""
     figure = new_figure(8.0, 6.5)
     figure.set_layout_engine("constrained")
     axes = figure.subplots(3, sharex=True)
     for name, bidder in bidders.items():
         spent, price, level = [], [], []
         for alpha in steps_of(market, bidder, 0):
-            clicks, cost = market.total.clicks[0, world].sum(), market.total.cost[0, world].sum()
-            spent.append(cost / market.parameters.budget[world])
+            clicks, cost = market.total.clicks[0, 0].sum(), market.total.cost[0, 0].sum()
+            spent.append(cost / market.parameters.budget[0])
             price.append(cost / clicks if clicks > 0 else np.nan)
-            level.append(float(np.exp(np.log(np.maximum(alpha[0, world], 1e-6)).mean())))
+            level.append(float(np.exp(np.log(np.maximum(alpha[0, 0], 1e-6)).mean())))
         for place, values in zip(axes, (spent, price, level), strict=True):
             place.plot(values, label=name)
     axes[0].plot([0, market.steps - 1], [0, 1], color="0.7", linestyle=":")

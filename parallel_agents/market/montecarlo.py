@@ -45,7 +45,6 @@ from parallel_agents.market.experiences import (
 from parallel_agents.market.policies import Actor, make_actor
 from parallel_agents.market.simulation import MarketWorlds
 from parallel_agents.market.worlds import (
-    POPULATION,
     TypeShares,
     World,
     WorldType,
@@ -192,9 +191,8 @@ class ParallelWorldOrchestrator:
         world_types_distribution: TypeShares | None = None,
         *,
         seed: int = 0,
-        users: tuple[int, int] = POPULATION,
     ) -> None:
-        self.patterns, self.seed, self.users = patterns, seed, users
+        self.patterns, self.seed = patterns, seed
         self.natural = default_distribution(patterns)
         wanted = type_distribution(patterns, world_types_distribution)
         self.mix = {kind: share for kind, share in wanted.items() if share > 0.0 or world_types_distribution is None}
@@ -207,7 +205,7 @@ class ParallelWorldOrchestrator:
     def create_world_variants(self, n_worlds: int = 100) -> tuple[World, ...]:
         """Draw worlds of the current mix, no two alike and none as in an earlier generation."""
         seed = self.seed + self.generation * 2**32
-        return create_world_variants(self.patterns, n_worlds, self.mix, seed=seed, users=self.users)
+        return create_world_variants(self.patterns, n_worlds, self.mix, seed=seed)
 
     def restore(self, values: Mapping[str, Any]) -> None:
         """Continue from the values of a checkpoint."""

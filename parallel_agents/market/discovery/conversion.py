@@ -130,9 +130,8 @@ def _fit_delays(history: History, chance: Floats, weights: Floats) -> Delays:
             f"only {len(bought)} purchases follow a click: at least {FEWEST_PURCHASES} are needed to learn delays"
         )
     classes, buyer = weights.shape[1], history.user[bought]
-    pool = np.where(
-        weights[buyer].sum(axis=0) >= FEWEST_PURCHASES, np.arange(classes), classes
-    )  # scarce classes share one
+    enough = weights[buyer].sum(axis=0) >= FEWEST_PURCHASES
+    pool = np.where(enough, np.arange(classes), classes)  # scarce classes share one
     used, column = np.unique(pool, return_inverse=True)
     by_class, design, precision = _designs(column, history.period[bought], history.periods)
     prior = _class_of_buyers(history, chance, weights)[buyer]
