@@ -10,12 +10,13 @@ import numpy as np
 from scipy.special import expit, logit
 from scipy.stats import binomtest
 
+from parallel_agents.core.types import Ints
 from parallel_agents.market.discovery import Estimate, Vocabulary, discover
 from parallel_agents.market.discovery.click_history import read_history
 from parallel_agents.market.discovery.competition import read_ad_history
 from parallel_agents.market.discovery.conversion import ClickWorth
 from parallel_agents.market.discovery.discover import fit_competition
-from parallel_agents.market.discovery.estimation import LEVEL, Ints
+from parallel_agents.market.discovery.estimation import LEVEL
 from parallel_agents.market.discovery.export_reader import open_export
 from parallel_agents.market.discovery.patterns import Competition
 from parallel_agents.market.sample import HiddenMarket, Sample, draw_sample

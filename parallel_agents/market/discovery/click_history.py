@@ -17,8 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from parallel_agents.core.errors import ConfigError
+from parallel_agents.core.types import Floats, Ints
 from parallel_agents.market.database import literal
-from parallel_agents.market.discovery.estimation import Floats, Ints
 from parallel_agents.market.discovery.export_reader import Export, known
 
 PERIOD_DAYS = 7

@@ -15,13 +15,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from parallel_agents.core.errors import ConfigError
+from parallel_agents.core.types import Floats, Ints
 from parallel_agents.market.discovery.click_history import History
 from parallel_agents.market.discovery.conversion import ClickWorth
 from parallel_agents.market.discovery.estimation import (
     Estimate,
     Fit,
-    Floats,
-    Ints,
     dummies,
     fit_poisson,
     fit_probit,

@@ -10,12 +10,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from parallel_agents.core.errors import ConfigError
+from parallel_agents.core.types import Floats, Ints
 from parallel_agents.market.discovery.click_history import VISITS, History
 from parallel_agents.market.discovery.estimation import (
     Estimate,
     Fit,
-    Floats,
-    Ints,
     dummies,
     fit_normal,
     fit_poisson,

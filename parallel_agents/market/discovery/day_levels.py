@@ -18,8 +18,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from parallel_agents.core.types import Floats
 from parallel_agents.kernels.functions import each, normal_quantile
-from parallel_agents.market.discovery.estimation import Estimate, Fit, Floats, dummies, normal_cdf, student_factor
+from parallel_agents.market.discovery.estimation import Estimate, Fit, dummies, normal_cdf, student_factor
 from parallel_agents.market.discovery.rivals import Auctions, Bidding, Rivals
 
 _VAGUE = 1e-3  # precision of what nothing is known of before

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from parallel_agents.core.errors import ConfigError
+from parallel_agents.core.types import Floats, Ints
 from parallel_agents.market.discovery.click_history import PERIOD_DAYS, VISITS, History, Vocabulary, read_history
 from parallel_agents.market.discovery.competition import (
     AdHistory,
@@ -27,7 +28,7 @@ from parallel_agents.market.discovery.competition import (
 )
 from parallel_agents.market.discovery.conversion import ClickWorth, Conversion, fit_conversion, worth_of_clicks
 from parallel_agents.market.discovery.day_levels import fit_reactions
-from parallel_agents.market.discovery.estimation import Estimate, Fit, Floats, Ints, dummies, fit_poisson, ratio
+from parallel_agents.market.discovery.estimation import Estimate, Fit, dummies, fit_poisson, ratio
 from parallel_agents.market.discovery.export_reader import ColumnMap, open_export
 from parallel_agents.market.discovery.patterns import Competition, Competitor, Landscape, Patterns, Period
 from parallel_agents.market.discovery.rivals import Auctions, Rivals, cluster_landscapes, describe_rivals

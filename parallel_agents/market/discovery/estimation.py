@@ -18,14 +18,12 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from parallel_agents.core.compiled import njit
 from parallel_agents.core.errors import NonFiniteError, RunError
+from parallel_agents.core.types import Floats, Ints
 from parallel_agents.kernels.functions import cospi, each, exp, log, normal_quantile, sinpi
 
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 Scale = Literal["linear", "log", "logit"]
 
 LEVEL = 0.90

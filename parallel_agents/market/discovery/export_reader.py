@@ -30,8 +30,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from parallel_agents.core.errors import ConfigError
+from parallel_agents.core.types import Floats
 from parallel_agents.market.database import ATTACHED, connect, explained, identifier, path_list
-from parallel_agents.market.discovery.estimation import Floats
 
 if TYPE_CHECKING:
     import duckdb

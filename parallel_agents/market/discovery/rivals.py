@@ -16,12 +16,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from parallel_agents.core.compiled import njit
+from parallel_agents.core.types import Floats, Ints
 from parallel_agents.market.discovery.competition import AdHistory, Creatives
 from parallel_agents.market.discovery.estimation import (
     Estimate,
     Fit,
-    Floats,
-    Ints,
     dummies,
     hour_waves,
     normal_cdf,

@@ -21,9 +21,10 @@ from numpy.typing import NDArray
 
 from parallel_agents.core.errors import ConfigError
 from parallel_agents.core.seeding import Purpose, generator
+from parallel_agents.core.types import Floats, Ints
 from parallel_agents.market.discovery.click_history import History
 from parallel_agents.market.discovery.conversion import Conversion, Delays, Rates
-from parallel_agents.market.discovery.estimation import Estimate, Fit, Floats, Ints, function_of_totals, ratio
+from parallel_agents.market.discovery.estimation import Estimate, Fit, function_of_totals, ratio
 from parallel_agents.market.discovery.patterns import CRISIS, Factor, Segment
 
 _MOST_CLASSES = 6

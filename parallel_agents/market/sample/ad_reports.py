@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 
 from parallel_agents.core.compiled import njit
 from parallel_agents.core.seeding import Purpose, generator
-from parallel_agents.market.sample.hidden_market import LANDSCAPES, Floats, HiddenMarket, Ints
+from parallel_agents.core.types import Floats, Ints
+from parallel_agents.market.sample.hidden_market import LANDSCAPES, HiddenMarket
 from parallel_agents.market.sample.user_journeys import Journeys
 from parallel_agents.market.simulation.auction import click_price, next_score, rank
 from parallel_agents.market.worlds import MECHANISMS

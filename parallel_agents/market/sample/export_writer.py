@@ -16,9 +16,10 @@ from numpy.typing import NDArray
 
 from parallel_agents.core.errors import ConfigError
 from parallel_agents.core.files import plain
+from parallel_agents.core.types import Floats, Ints
 from parallel_agents.market.database import load_pyarrow
 from parallel_agents.market.sample.ad_reports import AdReports, draw_reports
-from parallel_agents.market.sample.hidden_market import LANDSCAPES, Floats, HiddenMarket, Ints
+from parallel_agents.market.sample.hidden_market import LANDSCAPES, HiddenMarket
 from parallel_agents.market.sample.user_journeys import HOUR, Calendar, Journeys, draw_journeys
 
 if TYPE_CHECKING:

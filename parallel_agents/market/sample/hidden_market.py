@@ -17,13 +17,10 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from parallel_agents.core.errors import ConfigError
 from parallel_agents.core.seeding import Purpose, generator
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
+from parallel_agents.core.types import Floats, Ints
 
 LANDSCAPES = ("dominant_bidder", "value_rival", "rich_entrant", "price_war", "pull_back")
 

@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 
 from parallel_agents.core.errors import ConfigError
 from parallel_agents.core.seeding import Purpose, generator
-from parallel_agents.market.sample.hidden_market import Floats, HiddenMarket, Ints
+from parallel_agents.core.types import Floats, Ints
+from parallel_agents.market.sample.hidden_market import HiddenMarket
 
 HOUR = 3_600_000_000  # microseconds
 _WEEK = 7
