@@ -350,9 +350,10 @@ def _flat_hits(
     """Return the SQL of the columns of `hits`, from a flat table of events."""
     missing = [ours for ours in REQUIRED["events"] if matched[ours] is None]
     if missing:
+        lines = ", ".join(f'{ours} = "..."' for ours in missing)
         raise ConfigError(
-            f"export {name} lacks the columns {missing}: found {sorted(types)}; is it a GA4 export? Name them "
-            "in a column map (`market profile --write-columns` proposes one)"
+            f"export {name} lacks the columns {missing}: found {sorted(types)}; if it is no GA4 export, name them "
+            f"in a column map for --columns, a TOML file with the lines [events], {lines}"
         )
     hits = {}
     for ours, column in matched.items():

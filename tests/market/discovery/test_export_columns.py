@@ -46,7 +46,9 @@ def test_a_map_names_files_and_columns_and_survives_the_round_trip(tmp_path):
         open_export(folder)
     given = tmp_path / "map.toml"
     given.write_text('[events]\nfile = "site.csv"\nuser = "who"\n')
-    with pytest.raises(ConfigError, match=r"lacks the columns \['time', 'name'\]: found .*column map"):
+    with pytest.raises(
+        ConfigError, match=r"lacks the columns \['time', 'name'\]: found .* \[events\], time = \"\.\.\.\""
+    ):
         open_export(folder, read_column_map(given))
     given.write_text('[events]\nfile = "site.csv"\nuser = "who"\ntime = "moment"\nname = "what"\n')
     profile = profile_of(folder, read_column_map(given))
