@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.measure import Done, Effort, Measured, Row, Side, compare
-from benchmarks.peers import CPPRB, Unavailable, ask, cpprb, peer_python, require_import
+from benchmarks.peers import CPPRB, Unavailable, ask, cpprb, torchrl_python
 from benchmarks.run import Bench
 from parallel_agents.core import seeding
 from parallel_agents.replay import ImportanceSampler, ImportanceSamplingReplayBuffer
@@ -84,8 +84,7 @@ def _beside_torchrl(name: str, rows: int, effort: Effort) -> Iterator[Row]:
     """Compare our buffer with TorchRL's, with an update of priorities."""
     unit, draws = "times TorchRL's speed", effort.of(300, 20)
     try:
-        python = peer_python("torchrl")
-        require_import(python, "torchrl._torchrl")  # holds the sums of priorities
+        python = torchrl_python()
     except Unavailable as reason:
         yield Row(name=name, ratio=None, goal=None, unit=unit, repeats=0, skipped=str(reason))
         return
@@ -98,15 +97,15 @@ def _beside_torchrl(name: str, rows: int, effort: Effort) -> Iterator[Row]:
         return Done({what: sum(counts[what] for counts in done) for what in done[0]}, seconds=seconds)
 
     asked = {"what": "importance", "rows": rows, "features": FEATURES, "batch": BATCH, "draws": draws}
-    words = f"{draws} times {BATCH} rows drawn by priority, with corrections, gathered; then a new priority for each"
+    before, after = f"{draws} times {BATCH} rows drawn by", "with corrections, gathered; then a new priority for each"
     command = [python, Path(__file__).parent / "peers" / "torchrl_side.py"]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         answer: dict[str, Any] = {}
         try:
             yield compare(
                 name,
-                Side("TorchRL", words, partial(ask, process, asked, answer)),
-                Side("ours", words, ours),
+                Side("TorchRL", f"{before} priority, {after}", partial(ask, process, asked, answer)),
+                Side("ours", f"{before} class and priority, {after}", ours),
                 goal=None,
                 unit=unit,
                 repeats=effort.repeats(7),
