@@ -10,6 +10,7 @@ from __future__ import annotations
 import subprocess
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -94,17 +95,22 @@ def _beside_torchrl(name: str, rows: int, effort: Effort) -> Iterator[Row]:
         start = time.process_time()
         done = [draw().counts for _ in range(draws)]
         seconds = time.process_time() - start
-        return Done({what: sum(counts[what] for counts in done) for what in done[0]}, seconds=seconds)
+        counts = {what: sum(own[what] for own in done) for what in done[0]}
+        return Done(counts, seconds=seconds, processor_time=True)
 
     asked = {"what": "importance", "rows": rows, "features": FEATURES, "batch": BATCH, "draws": draws}
     before, after = f"{draws} times {BATCH} rows drawn by", "with corrections, gathered; then a new priority for each"
     command = [python, Path(__file__).parent / "peers" / "torchrl_side.py"]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         answer: dict[str, Any] = {}
+
+        def theirs() -> Done:
+            return replace(ask(process, asked, answer), processor_time=True)
+
         try:
             yield compare(
                 name,
-                Side("TorchRL", f"{before} priority, {after}", partial(ask, process, asked, answer)),
+                Side("TorchRL", f"{before} priority, {after}", theirs),
                 Side("ours", f"{before} class and priority, {after}", ours),
                 goal=None,
                 unit=unit,
