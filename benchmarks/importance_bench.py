@@ -10,6 +10,7 @@ from __future__ import annotations
 import subprocess
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.measure import Done, Effort, Measured, Row, Side, compare
-from benchmarks.peers import CPPRB, Unavailable, ask, cpprb, peer_python, require_import
+from benchmarks.peers import CPPRB, Unavailable, ask, cpprb, torchrl_python
 from benchmarks.run import Bench
 from parallel_agents.core import seeding
 from parallel_agents.replay import ImportanceSampler, ImportanceSamplingReplayBuffer
@@ -84,8 +85,7 @@ def _beside_torchrl(name: str, rows: int, effort: Effort) -> Iterator[Row]:
     """Compare our buffer with TorchRL's, with an update of priorities."""
     unit, draws = "times TorchRL's speed", effort.of(300, 20)
     try:
-        python = peer_python("torchrl")
-        require_import(python, "torchrl._torchrl")  # holds the sums of priorities
+        python = torchrl_python()
     except Unavailable as reason:
         yield Row(name=name, ratio=None, goal=None, unit=unit, repeats=0, skipped=str(reason))
         return
@@ -95,18 +95,23 @@ def _beside_torchrl(name: str, rows: int, effort: Effort) -> Iterator[Row]:
         start = time.process_time()
         done = [draw().counts for _ in range(draws)]
         seconds = time.process_time() - start
-        return Done({what: sum(counts[what] for counts in done) for what in done[0]}, seconds=seconds)
+        counts = {what: sum(own[what] for own in done) for what in done[0]}
+        return Done(counts, seconds=seconds, processor_time=True)
 
     asked = {"what": "importance", "rows": rows, "features": FEATURES, "batch": BATCH, "draws": draws}
-    words = f"{draws} times {BATCH} rows drawn by priority, with corrections, gathered; then a new priority for each"
+    before, after = f"{draws} times {BATCH} rows drawn by", "with corrections, gathered; then a new priority for each"
     command = [python, Path(__file__).parent / "peers" / "torchrl_side.py"]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         answer: dict[str, Any] = {}
+
+        def theirs() -> Done:
+            return replace(ask(process, asked, answer), processor_time=True)
+
         try:
             yield compare(
                 name,
-                Side("TorchRL", words, partial(ask, process, asked, answer)),
-                Side("ours", words, ours),
+                Side("TorchRL", f"{before} priority, {after}", theirs),
+                Side("ours", f"{before} class and priority, {after}", ours),
                 goal=None,
                 unit=unit,
                 repeats=effort.repeats(7),

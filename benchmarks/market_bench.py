@@ -140,7 +140,7 @@ def _buffer(effort: Effort) -> Iterator[Row]:
         buffer.add_experiences(episodes)
         rows = int(buffer.get_buffer_snapshot()["size"])
         seconds, size = time.process_time() - start, buffer.nbytes
-        return Done({"round_trips": 1, "rows": rows}, seconds=seconds)
+        return Done({"round_trips": 1, "rows": rows}, seconds=seconds, processor_time=True)
 
     side = Side("ExperienceBuffer", "a million transitions of 32 features added, and all of them read back", round_trip)
     repeats = effort.repeats(3)

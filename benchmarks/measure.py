@@ -26,6 +26,8 @@ class Done:
     """The backend that was really used for learning, for sides that run the engine."""
     seconds: float | None = None
     """The duration, if the call measures it itself because preparation is not part of the work."""
+    processor_time: bool = False
+    """Whether the duration that the call measured is that of the processor."""
 
 
 @dataclass(frozen=True)
@@ -140,7 +142,7 @@ def measure(
             min(durations),
             max(durations),
             done.backend,
-            processor_time=clock is not time.perf_counter and done.seconds is None,
+            processor_time=clock is not time.perf_counter if done.seconds is None else done.processor_time,
         )
         for side, durations, done in zip(sides, seconds, last, strict=True)
     ]

@@ -12,7 +12,7 @@ import json
 import re
 import statistics
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,8 @@ from benchmarks.peers_learning import stored, summary
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
+_LOOP = re.compile(r"whole loop, (\S+, batch \d+), (\d+) agents(?:, (\d) cores)?: (.+) / ours")
+_MORE_CORES = "†"
 _BLOCK = re.compile(r"(<!-- figures: (.+?) -->\n).*?(<!-- end of figures -->)", re.S)
 
 Record = dict[str, Any]
@@ -129,43 +131,52 @@ def all_rows() -> str:
     return rows_table(*sorted(names - {"scaling", "sizes", "start"}))
 
 
+def loops(records: Iterable[Record]) -> Iterator[tuple[str, int, str, str]]:
+    """Yield size, agents, peer and ratio of every row of whole loops; marked where only ours used two cores."""
+    for record in records:
+        if (found := _LOOP.fullmatch(record["name"])) and record["ratio"] is not None:
+            size, agents, cores, peer = found.groups()
+            title = peer if cores is None else f"{peer}, {cores} core{'s' * (cores != '1')} for each side"
+            more = cores is None and record["sides"][-1]["backend"] != "inline"
+            yield size, int(agents), title, f"{record['ratio']:.3g}{_MORE_CORES * more}"
+
+
+def beside(columns: Sequence[str], ratios: dict[str, dict[str, str]]) -> str:
+    """Return a table of ratios by peer and column."""
+    lines = [[title, *(own.get(name, "") for name in columns)] for title, own in ratios.items()]
+    text = table(" | ".join(["times as fast as", *(f":{name}" for name in columns)]), lines)
+    note = f"{_MORE_CORES}: here learning took place in a thread of its own on our side, so ours used two cores."
+    return f"{text}\n\n{note}" if _MORE_CORES in text else text
+
+
 def peers() -> str:
     """Return how many times as fast as its peers the whole loop is, by number of agents."""
-    pattern = re.compile(r"whole loop, 8-64-64-4, batch 64, (\d+) agents(?:, (\d) cores)?: (.+) / ours")
     both = ((name, records) for name in ("kernels", "peers") for records in (rows_of(name), *rows_aside(name)))
     runs = [(name, records) for name, records in both if records]
-    ratios: dict[str, dict[int, str]] = {}
-    for name, record in ((name, record) for name, records in runs for record in records):
-        if (found := pattern.fullmatch(record["name"])) and record["ratio"] is not None:
-            agents, cores, peer = found.groups()
-            title = peer if cores is None else f"{peer}, {cores} core{'s' * (cores != '1')} for each side"
-            title += f" ({record['machine']['cpu']})" if rows_aside(name) else ""
-            ratios.setdefault(title, {})[int(agents)] = f"{record['ratio']:.3g}"
+    ratios: dict[str, dict[str, str]] = {}
+    found: set[int] = set()
+    for name, records in runs:
+        cpu = f" ({records[0]['machine']['cpu']})" if rows_aside(name) else ""
+        for size, agents, title, ratio in loops(records):
+            if size == "8-64-64-4, batch 64":
+                ratios.setdefault(title + cpu, {})[f"{agents} agents"] = ratio
+                found.add(agents)
     if not ratios:
         return "Not measured yet: `python -m benchmarks.run kernels peers`."
-    sizes = sorted({agents for own in ratios.values() for agents in own})
-    lines = [[title, *(own.get(agents, "") for agents in sizes)] for title, own in ratios.items()]
-    header = " | ".join(["times as fast as", *(f":{agents} agents" for agents in sizes)])
     where = "\n".join(f"- `python -m benchmarks.run {name}`. {measured(records)}" for name, records in runs)
-    return f"{table(header, lines)}\n\n{where}"
+    return f"{beside([f'{agents} agents' for agents in sorted(found)], ratios)}\n\n{where}"
 
 
 def sizes() -> str:
     """Return how many times as fast as its peers the whole loop is at other sizes."""
-    pattern = re.compile(r"whole loop, (\S+), batch (\d+), (\d+) agents(?:, (\d) cores)?: (.+) / ours")
     records = rows_of("sizes")
     if not records:
         return "Not measured yet: `python -m benchmarks.run sizes`."
     ratios: dict[str, dict[str, str]] = {}
-    for record in records:
-        if (found := pattern.fullmatch(record["name"])) and record["ratio"] is not None:
-            network, batch, agents, cores, peer = found.groups()
-            title = peer if cores is None else f"{peer}, {cores} core{'s' * (cores != '1')} for each side"
-            ratios.setdefault(title, {})[f"{agents} agents, {network}, batch {batch}"] = f"{record['ratio']:.3g}"
+    for size, agents, title, ratio in loops(records):
+        ratios.setdefault(title, {})[f"{agents} agents, {size}"] = ratio
     columns = list(dict.fromkeys(name for own in ratios.values() for name in own))
-    lines = [[title, *(own.get(name, "") for name in columns)] for title, own in ratios.items()]
-    header = " | ".join(["times as fast as", *(f":{name}" for name in columns)])
-    return f"`python -m benchmarks.run sizes`. {measured(records)}\n\n{table(header, lines)}"
+    return f"`python -m benchmarks.run sizes`. {measured(records)}\n\n{beside(columns, ratios)}"
 
 
 def scaling() -> str:

@@ -269,7 +269,8 @@ def _kept(effort: Effort) -> Iterator[Row]:
         return rounds / (time.perf_counter() - start)
 
     epochs, kept = effort.of(100, 8), []
-    seconds: dict[str, list[float]] = {"collecting alone": [], "collecting beside a learner thread": []}
+    without: list[float] = []
+    with_learner: list[float] = []
     with ThreadPoolExecutor(1) as pool:
         for _ in range(repeats):
             alone, rounds = collected(epochs), learned(lambda done: done < effort.of(30, 4))
@@ -278,8 +279,8 @@ def _kept(effort: Effort) -> Iterator[Row]:
             beside = collected(epochs)
             stop.set()
             kept.append((alone / beside, learning.result() / rounds))
-            for own, found in zip(seconds.values(), (alone, beside), strict=True):
-                own.append(found)
+            without.append(alone)
+            with_learner.append(beside)
     shares = sorted(kept, key=sum)[len(kept) // 2]
     work, counts = f"{epochs} epochs of 100 turns without rounds", {"turns": epochs * 100}
     yield Row(
@@ -289,8 +290,11 @@ def _kept(effort: Effort) -> Iterator[Row]:
         unit="of 2",
         repeats=repeats,
         sides=tuple(
-            Measured(name, work, counts, statistics.median(own), min(own), max(own), "inline")
-            for name, own in seconds.items()
+            Measured(name, work, counts, statistics.median(seconds), min(seconds), max(seconds), backend)
+            for name, seconds, backend in (
+                ("collecting alone", without, None),
+                ("collecting beside a learner thread", with_learner, "thread"),
+            )
         ),
         detail={"collecting": shares[0], "learning": shares[1]},
     )

@@ -127,6 +127,6 @@ def _search(name: str, method: str, effort: Effort) -> Iterator[Row]:
         goal=0.95 if method == "gp_ucb" else None,
         unit="share of searches",
         repeats=searches,
-        sides=(Measured(method, words, counts, seconds, seconds, seconds),),
+        sides=(Measured(method, words, counts, seconds, seconds, seconds, processor_time=True),),
         detail={"mean_regret": float(np.mean(regrets))},
     )

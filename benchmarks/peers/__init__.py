@@ -109,12 +109,24 @@ def peer_python(name: str) -> Path:
     return python
 
 
-def require_import(python: Path, module: str) -> None:
-    """Raise Unavailable if an environment cannot import a module, for example one compiled for another version."""
+def torchrl_python() -> Path:
+    """The interpreter of TorchRL's environment, with the extension that its prioritised buffer needs.
+
+    The extension of a wheel fits one version of torch only. For another it is compiled from the sources in the wheel,
+    which takes a minute.
+    """
+    python = peer_python("torchrl")
+    check = [str(python), "-c", "import torchrl._torchrl"]
     try:
-        _run([str(python), "-c", f"import {module}"])
-    except Unavailable as error:
-        raise Unavailable(f"{module} was installed and cannot be imported with the other packages here") from error
+        _run(check)
+    except Unavailable:
+        try:
+            _run([str(python), str(Path(__file__).parent / "torchrl_extension.py")])
+            _run(check)
+        except Unavailable as error:
+            reason = "TorchRL's extension was compiled for another version of torch, and cannot be compiled here"
+            raise Unavailable(f"{reason}: {error}") from error
+    return python
 
 
 def ask(

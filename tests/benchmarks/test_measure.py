@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import time
+from dataclasses import replace
 
 import pytest
 
@@ -56,6 +58,14 @@ def test_the_clock_is_read_around_the_calls_and_divided_by_them() -> None:
     ticks = iter([0.0, 1.0, 10.0, 16.0, 20.0, 32.0])  # the first call takes 1 and is not counted
     (found,) = measure([Side("s", "", lambda: Done({"calls": 1}))], repeats=2, calls=3, clock=lambda: next(ticks))
     assert (found.lowest, found.seconds, found.highest) == (2.0, 3.0, 4.0)  # of one call, not of three
+
+
+def test_a_side_that_measures_itself_says_whether_its_seconds_are_those_of_the_processor() -> None:
+    done = Done({"draws": 1}, seconds=2.0)
+    sides = [Side("wall", "", lambda: done), Side("processor", "", lambda: replace(done, processor_time=True))]
+    assert [own.processor_time for own in measure(sides, repeats=1)] == [False, True]
+    by_clock = [Side("wall", "", lambda: done), Side("clock", "", lambda: Done({"draws": 1}))]
+    assert [own.processor_time for own in measure(by_clock, repeats=1, clock=time.process_time)] == [False, True]
 
 
 def test_a_rate_is_what_was_counted_over_the_seconds() -> None:

@@ -86,7 +86,8 @@ def test_peers_are_compared_on_every_processor_that_was_measured(
     def record(cpu: str, ratio: float) -> dict[str, Any]:
         where = {"commit": "0123456789abcdef", "dirty": False, "date": "2026-01-02", "versions": {}}
         name = "whole loop, 8-64-64-4, batch 64, 8 agents, 1 cores: JAX / ours"
-        return {"name": name, "ratio": ratio, "machine": {"cpu": cpu, "cores": 2}, **where}
+        sides = [{"backend": None}, {"backend": "inline"}]
+        return {"name": name, "ratio": ratio, "sides": sides, "machine": {"cpu": cpu, "cores": 2}, **where}
 
     for cpu, ratio in (("A CPU", 1.25), ("B CPU", 1.5), ("A CPU", 1.75), ("B CPU", 2.0)):
         store_whole([record(cpu, ratio)], tmp_path / "rows", "kernels")
@@ -101,16 +102,25 @@ def test_peers_are_compared_on_every_processor_that_was_measured(
 def test_peers_are_compared_at_other_sizes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     where = {"commit": "0123456789abcdef", "dirty": False, "date": "2026-01-02", "versions": {}}
     machine = {"cpu": "A CPU", "cores": 2}
-    names = ("52-64-64-4, batch 32, 8 agents, 1 cores: JAX", "750-250-250-4, batch 64, 8 agents: TorchRL")
+    rows = (
+        ("52-64-64-4, batch 32, 8 agents, 2 cores: JAX", 1.25, "thread"),
+        ("52-64-64-4, batch 32, 8 agents: TorchRL", 25.0, "thread"),
+        ("750-250-250-4, batch 64, 8 agents: TorchRL", 7.5, "inline"),
+    )
     records = [
-        {"name": f"whole loop, {name} / ours", "ratio": ratio, "machine": machine, **where}
-        for name, ratio in zip(names, (1.25, 7.5), strict=True)
-    ]
+        {
+            "name": f"whole loop, {name} / ours", "ratio": ratio, "machine": machine,
+            "sides": [{"backend": None}, {"backend": backend}], **where,
+        }
+        for name, ratio, backend in rows
+    ]  # fmt: skip
     store_whole(records, tmp_path / "rows", "sizes")
     monkeypatch.setattr(tables, "RESULTS", tmp_path)
     assert tables.sizes().splitlines()[2:] == [
         "| times as fast as | 8 agents, 52-64-64-4, batch 32 | 8 agents, 750-250-250-4, batch 64 |",
         "| --- | --: | --: |",
-        "| JAX, 1 core for each side | 1.25 |  |",
-        "| TorchRL |  | 7.5 |",
+        "| JAX, 2 cores for each side | 1.25 |  |",
+        "| TorchRL | 25† | 7.5 |",
+        "",
+        "†: here learning took place in a thread of its own on our side, so ours used two cores.",
     ]

@@ -53,7 +53,7 @@ class AdaptedEnvironment(ParallelEnvironment):
                         f"{self.name} cannot be made with a render_mode, so it draws no pictures: {error}; let it take "
                         'render_mode="rgb_array", and return an array (rows, columns, 3) from render()'
                     ) from error
-                if "unexpected keyword argument" in str(error):
+                if any(f"unexpected keyword argument {name!r}" in str(error) for name in options):
                     raise ConfigError(f"{self.name} cannot be made with world.options {options}: {error}") from error
                 raise
         return WorkerEnvs(

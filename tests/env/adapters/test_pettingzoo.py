@@ -157,3 +157,13 @@ def test_keywords_that_an_environment_does_not_take_are_named(options: Any, mess
     game = pettingzoo_environment("mpe2.simple_spread_v3")
     with pytest.raises(ConfigError, match=message):
         game(config={**SMALL, "world": {"options": options}})
+
+
+def test_a_mistake_inside_an_environment_is_not_blamed_on_its_keywords(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(**_: Any) -> None:
+        raise TypeError("helper() got an unexpected keyword argument 'colour'")
+
+    monkeypatch.setattr("mpe2.simple_spread_v3.parallel_env", broken)
+    game = pettingzoo_environment("mpe2.simple_spread_v3")
+    with pytest.raises(TypeError, match="helper"):
+        game(config={**SMALL, "world": {"options": {"N": 2}}})
