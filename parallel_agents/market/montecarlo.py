@@ -204,8 +204,12 @@ class ParallelWorldOrchestrator:
 
     def create_world_variants(self, n_worlds: int = 100) -> tuple[World, ...]:
         """Draw worlds of the current mix, no two alike and none as in an earlier generation."""
-        seed = self.seed + self.generation * 2**32
-        return create_world_variants(self.patterns, n_worlds, self.mix, seed=seed)
+        return create_world_variants(self.patterns, n_worlds, self.mix, seed=self._world_seed)
+
+    @property
+    def _world_seed(self) -> int:
+        """The seed of the worlds of this generation."""
+        return self.seed + self.generation * 2**32
 
     def restore(self, values: Mapping[str, Any]) -> None:
         """Continue from the values of a checkpoint."""
@@ -263,8 +267,10 @@ class ParallelWorldOrchestrator:
         return self.rule
 
     async def run_parallel_episodes(self, agent: Any, n_worlds: int = 100, **options: Any) -> EpisodeBatch:
-        """Run one episode of an agent in each of `n_worlds` new worlds; options are those of `MonteCarloSimulator`."""
-        with MonteCarloSimulator(n_worlds, self.mix, patterns=self.patterns, seed=self.seed, **options) as simulator:
+        """Run one episode of an agent in each world of `create_world_variants`; options are `MonteCarloSimulator`'s."""
+        with MonteCarloSimulator(
+            n_worlds, self.mix, patterns=self.patterns, seed=self._world_seed, **options
+        ) as simulator:
             return await simulator.run_episode_batch(agent)
 
     def adapt(self, experiences: Iterable[EpisodeExperience], rate: float = 0.5) -> dict[str, float]:

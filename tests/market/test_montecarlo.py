@@ -284,12 +284,16 @@ def test_the_documents_names_weigh_and_order_a_training_batch(patterns):
         weighted = simulation.apply_importance_weights(rows)
         weights = simulation.orchestrator.calculate_world_weights(simulation.worlds)
         order = simulation.prioritize(rows)
-        again = asyncio.run(simulation.orchestrator.run_parallel_episodes(Fixed(), 5, setting=SHORT))
+        orchestrator = simulation.orchestrator
+        again = [asyncio.run(orchestrator.run_parallel_episodes(Fixed(), 5, setting=SHORT))]
+        orchestrator.adapt(again[0], rate=0.0)  # the same mix, and the worlds of the next generation
+        again.append(asyncio.run(orchestrator.run_parallel_episodes(Fixed(), 5, setting=SHORT)))
     assert weighted["importance_weights"].mean() == pytest.approx(1.0)
     heaviest = max(weights, key=lambda world: weights[world] * rows["importance_weights"][6 * world])
     assert rows["worlds"][order[0]] == heaviest
     assert sorted(order.tolist()) == list(range(72))
-    assert len(again) == 5
+    assert [len(episodes) for episodes in again] == [5, 5]
+    assert all(one.context != other.context for one, other in zip(*again, strict=True))
     assert normalize_weights([1.0, 3.0]).tolist() == [0.25, 0.75]
     factors = np.array([[2.0, 3.0, 1.0, 1.5], [1.0, 3.0, 1.0, 1.5]])
     assert combine_weights(np.log(factors), WorldRule()).tolist() == pytest.approx([1.0, 0.5])  # over the largest

@@ -6,7 +6,7 @@ Patterns are written to and read from JSON only. A file is checked for size, key
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, fields, is_dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -201,24 +201,41 @@ def _walk(value: Any, address: str) -> Iterator[tuple[str, Estimate]]:
 
 
 def _check_sizes(patterns: Patterns) -> None:
-    """Raise if lists have the wrong length, or a period names a landscape that does not exist."""
+    """Raise if lists have the wrong length, or a name that worlds look up is absent."""
     wrong = [
         f"{name} has {len(entries)} entries, expected {due}"
         for name, entries, due in (("hours", patterns.hours, 24), ("weekdays", patterns.weekdays, 7))
         if len(entries) != due
     ]
+
+    def need(names: Iterable[str], found: Mapping[str, Any], where: str) -> None:
+        if absent := [name for name in names if name not in found]:
+            wrong.append(f"{where} lacks {', '.join(absent)}")
+
     if not patterns.segments:
         wrong.append("there is no segment")
-    if patterns.competition is not None:
-        last = max(len(patterns.competition.landscapes), 1)
+    for segment in patterns.segments:
+        need(patterns.devices, segment.devices, f"segment {segment.name}")
+        need(patterns.segments[0].campaigns, segment.campaigns, f"segment {segment.name}")
+    axes = ["volume", "conversion", "value", "delay", *(f"segment:{s.name}" for s in patterns.segments)]
+    axes += [f"device:{device}" for device in patterns.devices]
+    if (competition := patterns.competition) is not None:
+        if competition.landscapes:
+            axes.append("price")
+        last = max(len(competition.landscapes), 1)
         wrong += [f"a period names landscape {p.landscape} of {last}" for p in patterns.periods if p.landscape >= last]
         wrong += [
             f"campaign {n} has {len(c.hour_price)} and {len(c.hour_value)} coefficients of a day"
-            for n, c in patterns.competition.campaigns.items()
+            for n, c in competition.campaigns.items()
             if (len(c.hour_price), len(c.hour_value)) != (2, 2)
         ]
-        wrong += [
-            f"{n} has {len(c.pacing)} gains" for n, c in patterns.competition.competitors.items() if len(c.pacing) != 3
-        ]
+        wrong += [f"{n} has {len(c.pacing)} gains" for n, c in competition.competitors.items() if len(c.pacing) != 3]
+        for i, landscape in enumerate(competition.landscapes):
+            need(competition.competitors, landscape.participation, f"participation in landscape {i}")
+            need(competition.competitors, landscape.level, f"level in landscape {i}")
+            for name, levels in landscape.level.items():
+                need(competition.campaigns, levels, f"level of {name} in landscape {i}")
+    for period in patterns.periods:
+        need(axes, period.effects, f"the period from {period.first_day}")
     if wrong:
         raise ConfigError("patterns do not fit together: " + "; ".join(wrong))

@@ -52,6 +52,12 @@ def broken(patterns, change) -> str:
         (lambda d: d.update(months=[]), r"patterns\.months is \[\] \(list\): allowed is Mapping"),
         (lambda d: d["periods"][0].update(landscape=99), "a period names landscape 99"),
         (lambda d: d["competition"]["competitors"]["novus"]["pacing"].pop(), "novus has 2 gains"),
+        (lambda d: d["periods"][1]["effects"].pop("delay"), "the period from .* lacks delay"),
+        (lambda d: d["segments"][1]["devices"].pop("ios"), "segment .* lacks ios"),
+        (lambda d: d["segments"][1]["campaigns"].popitem(), "segment .* lacks "),
+        (lambda d: d["competition"]["landscapes"][0]["level"].pop("novus"), "level in landscape 0 lacks novus"),
+        (lambda d: d["competition"]["landscapes"][0]["participation"].pop("novus"), "landscape 0 lacks novus"),
+        (lambda d: d["competition"]["landscapes"][0]["level"]["novus"].popitem(), "of novus in landscape 0 lacks "),
     ],
 )
 def test_a_wrong_value_raises_an_error_that_names_its_place(patterns, change, text):
