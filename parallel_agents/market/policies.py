@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 
 from parallel_agents.algorithms import Model
 from parallel_agents.algorithms.acting import Inference, Weights
-from parallel_agents.core.errors import ConfigError, ShapeError
+from parallel_agents.core.errors import ConfigError, ContractError, ShapeError
 from parallel_agents.core.files import write_atomically
 from parallel_agents.core.seeding import Purpose, uniforms
 from parallel_agents.core.system import in_background
@@ -125,7 +125,7 @@ async def _in_thread(work: Callable[[], Any]) -> Any:
         try:
             return work()
         except StopIteration as error:  # no future can hold it: it would be waited for until the deadline
-            raise RuntimeError("the agent raised StopIteration") from error
+            raise ContractError("the agent raised StopIteration: give an action for every state") from error
 
     return await asyncio.wrap_future(in_background(call, "market-agent"))
 
