@@ -146,7 +146,9 @@ def test_an_agent_whose_actions_run_out_is_reported_at_once(patterns):
     with simulator(patterns, worlds=2, deadline=30.0) as simulation:
         start = time.perf_counter()
         failures = run(simulation, agent).failures
-    assert [failure.reason for failure in failures] == ["ContractError: the agent raised StopIteration: give an action for every state"] * 2
+    assert [failure.reason for failure in failures] == [
+        "ContractError: the agent raised StopIteration: give an action for every state"
+    ] * 2
     assert time.perf_counter() - start < 20.0
 
 
