@@ -484,9 +484,14 @@ class CompiledNetwork:
             np.empty((3, worlds * rows * int(self.program[:, :3].max())), np.float32),
         )
         """Inputs, outputs and hidden layers of one agent: see `Scratch`."""
+        self._embedded = np.empty((0, 0), np.float32)
+        """(N, P + K·L) weights of a quantile network and the embeddings that follow from them."""
 
     def read(self, rows: Tensor) -> tuple[Array, Array, Array]:
-        """Return what the kernels read of rows (N, P): weights, centre and scale of the inputs, (N, D) or (N, 0)."""
+        """Return what the kernels read of rows (N, P): weights, centre and scale of the inputs, (N, D) or (N, 0).
+
+        The weights of a quantile network are written where those of the call before were: fresh memory takes longer.
+        """
         parts = (rows, rows[:, :0], rows[:, :0]) if self._normalized is None else self._normalized.split(rows)
         weights, centre, scale = (part.contiguous().numpy() for part in parts)
         if isinstance(self._network, QuantileNetwork):
@@ -495,8 +500,11 @@ class CompiledNetwork:
             layer = np.array(
                 [COSINES, network.layer, width(network.layer), line["cosines.weight"], line["cosines.bias"]]
             )
-            room = np.empty((len(weights), network.acting_quantiles * network.layer), np.float32)
-            weights = np.concatenate([weights, room], axis=1)
+            shape = len(weights), network.size + network.acting_quantiles * network.layer
+            if self._embedded.shape != shape:
+                self._embedded = np.empty(shape, np.float32)
+            self._embedded[:, : network.size] = weights
+            weights = self._embedded
             kernels.embed_quantiles(layer, network.size, network.acting_quantiles, weights)
         return weights, centre, scale
 

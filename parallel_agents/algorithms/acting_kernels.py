@@ -199,16 +199,22 @@ def embed_quantiles(layer: NDArray[np.int64], embedding: int, quantiles: int, ro
 @compiled_once
 def act(acting: Acting, draws: NDArray[np.float64], first: Bools) -> None:
     """Choose actions from `turn.observations` with draws (N, W, slots); first: (N, W) True where an episode starts."""
+    for n in range(len(acting.exploration)):
+        act_agent(acting, draws, first, n)
+
+
+@compiled_once
+def act_agent(acting: Acting, draws: NDArray[np.float64], first: Bools, n: int) -> None:
+    """Choose the actions of one agent as `act` does."""
     policy, turn, scratch, exploration = acting.policy, acting.turn, acting.scratch, acting.exploration
     framed = scratch.window.shape[2] > 0
-    for n in range(len(exploration)):
-        if framed:
-            _push_frames(scratch.window, turn.observations, first, n)
-        observed = scratch.window[n] if framed else turn.observations[n]
-        if policy.rule != Rule.EPSILON_GREEDY or not _explores(draws, exploration, n):
-            _normalise(observed, policy.centre, policy.scale, n, scratch.inputs)
-            forward(policy.program, policy.weights[n], scratch.inputs, scratch.outputs, scratch.hidden)
-        choose(policy, turn, scratch.outputs, draws, exploration, n)
+    if framed:
+        _push_frames(scratch.window, turn.observations, first, n)
+    observed = scratch.window[n] if framed else turn.observations[n]
+    if policy.rule != Rule.EPSILON_GREEDY or not _explores(draws, exploration, n):
+        _normalise(observed, policy.centre, policy.scale, n, scratch.inputs)
+        forward(policy.program, policy.weights[n], scratch.inputs, scratch.outputs, scratch.hidden)
+    choose(policy, turn, scratch.outputs, draws, exploration, n)
 
 
 @compiled_once

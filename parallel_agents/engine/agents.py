@@ -175,13 +175,16 @@ class AgentGroup:
         return self.stacks[0].not_compiled
 
     def collect(
-        self, environment: int, world: CompiledWorld, progress: Progress, *turns: int, autoreset: bool, stores: bool
+        self, environment: int, world: CompiledWorld, progress: Progress, *turns: int, stores: bool, **how: bool
     ) -> int:
-        """Play turns of one environment in compiled code; turns: epoch, first turn, and end. Return where to go on."""
+        """Play turns of one environment in compiled code; return where to go on.
+
+        turns: epoch, first turn, and end. how: the other options of `StackedAgents.collect`.
+        """
         if stores:
             self.before_write()
         before = progress.counters[0]
-        after = self._stacked[0].collect(environment, world, progress, *turns, autoreset=autoreset, stores=stores)
+        after = self._stacked[0].collect(environment, world, progress, *turns, stores=stores, **how)
         self.chosen += int(progress.counters[0] - before) * progress.alive.size
         return after
 

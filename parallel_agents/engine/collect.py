@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from parallel_agents.algorithms.acting_kernels import Acting, Turn, act
+from parallel_agents.algorithms.acting_kernels import Acting, Turn, act, act_agent
 from parallel_agents.core.compiled import njit
 from parallel_agents.core.errors import ContractError
 from parallel_agents.core.kernel_cache import source_hash
@@ -39,7 +39,8 @@ def _unbound(*_: Any) -> Any:
     raise ContractError("_collect() has no world: call collector()")
 
 
-reset = begin_turn = observe = apply = _unbound
+reset = begin_turn = observe = apply = observe_agent = apply_agent = _unbound
+one_by_one = False
 
 
 class CompiledWorld(NamedTuple):
@@ -64,6 +65,15 @@ class CompiledWorld(NamedTuple):
 
     acting: (N, W) agents that act. rewards: (N, W) float32, all 0. terminated and truncated: (N, W) bool, all False.
     Return -1, or n * W + w where an action does not exist.
+    """
+    observe_agent: Kernel | None = None
+    """observe_agent(arrays, n, out): write what agent n observes now into a float32 array (W, D).
+
+    None, as `apply_agent`: with `parallel.turn_order = "sequential"`, turns are taken one by one in Python.
+    """
+    apply_agent: Kernel | None = None
+    """apply_agent(arrays, n, actions, …): let agent n act, and add what that brings to rewards, which hold what the
+    agents before it brought; after the last agent, end the turn. The other arguments and the result are `apply`'s.
     """
 
 
@@ -201,8 +211,15 @@ def _collect(
             return
         counters[0] = number
         begin_turn(world, active, able, epoch, number)
-        observe(world, observations)
         for n in range(agents):
+            for w in range(worlds):
+                acts[n, w] = alive[n, w] and able[n, w]
+                rewards[n, w], terminated[n, w], truncated[n, w] = 0.0, False, False
+        if not one_by_one:
+            observe(world, observations)
+        for n in range(agents):
+            if one_by_one:
+                observe_agent(world, n, observations[n])
             for w in range(worlds):
                 unusual = 0
                 for d in range(size):  # without a branch, so that it compiles to a few wide comparisons
@@ -210,15 +227,20 @@ def _collect(
                 if unusual:
                     counters[2], counters[3] = BAD_OBSERVATION, n * worlds + w
                     return
-        act(acting, draws[number - start], first)
-        for n in range(agents):
-            for w in range(worlds):
-                acts[n, w] = alive[n, w] and able[n, w]
-                rewards[n, w], terminated[n, w], truncated[n, w] = 0.0, False, False
-        invalid = apply(world, turn.actions, acts, active, rewards, terminated, truncated, epoch, number)
-        if invalid >= 0:
-            counters[2], counters[3] = BAD_ACTION, invalid
-            return
+            if one_by_one:
+                act_agent(acting, draws[number - start], first, n)
+                invalid = apply_agent(
+                    world, n, turn.actions, acts, active, rewards, terminated, truncated, epoch, number
+                )
+                if invalid >= 0:
+                    counters[2], counters[3] = BAD_ACTION, invalid
+                    return
+        if not one_by_one:
+            act(acting, draws[number - start], first)
+            invalid = apply(world, turn.actions, acts, active, rewards, terminated, truncated, epoch, number)
+            if invalid >= 0:
+                counters[2], counters[3] = BAD_ACTION, invalid
+                return
         for n in range(agents):
             for w in range(worlds):
                 if not alive[n, w]:
@@ -269,13 +291,24 @@ def _store_columns(ring: RingArrays, store: Store, turn: Turn) -> None:
 
 
 @cache
-def collector(reset: Kernel, begin_turn: Kernel, observe: Kernel, apply: Kernel) -> Kernel:
-    """Return `_collect` compiled for one kind of world.
+def collector(
+    reset: Kernel,
+    begin_turn: Kernel,
+    observe: Kernel,
+    apply: Kernel,
+    observe_agent: Kernel | None = None,
+    apply_agent: Kernel | None = None,
+    *,
+    one_by_one: bool = False,
+) -> Kernel:
+    """Return `_collect` compiled for one kind of world. one_by_one: agents observe after the earlier ones have acted.
 
     numba stores compiled code under the name of a function, so each kind of world gives its own, with a hash of the
     sources of the world in it: the cache itself looks only at what this module imports.
     """
-    functions = {"reset": reset, "begin_turn": begin_turn, "observe": observe, "apply": apply}
+    functions = {"reset": reset, "begin_turn": begin_turn}
+    functions |= {"observe_agent": observe_agent, "apply_agent": apply_agent} if one_by_one else {}  # type: ignore[dict-item]
+    functions |= {} if one_by_one else {"observe": observe, "apply": apply}
     codes = [(own.py_func.__module__, own.py_func.__code__) for own in functions.values()]  # type: ignore[attr-defined]
     paths = [Path(code.co_filename) for _, code in codes]
     digest = hashlib.sha256(repr([(module, code.co_qualname) for module, code in codes]).encode())
@@ -284,8 +317,8 @@ def collector(reset: Kernel, begin_turn: Kernel, observe: Kernel, apply: Kernel)
         digest.update(source_hash(*paths).encode())
         for path in paths:  # read again: a module that was edited and reloaded has the same path
             digest.update(path.read_bytes())
-    name = f"collect_{digest.hexdigest()[:12]}"
-    bound = FunctionType(_collect.__code__, {**globals(), **functions}, name)
+    name = f"collect_{'in_turn_' if one_by_one else ''}{digest.hexdigest()[:12]}"
+    bound = FunctionType(_collect.__code__, {**globals(), **functions, "one_by_one": one_by_one}, name)
     bound.__qualname__ = name
     for own in functions.values():  # they may allocate, though what calls them counts no references
         own.targetoptions.setdefault("_nrt", True)  # type: ignore[attr-defined]

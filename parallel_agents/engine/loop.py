@@ -205,8 +205,6 @@ class Loop:
 
     def _compiled_worlds(self) -> list[CompiledWorld] | str:
         """Return the compiled worlds of every environment, or why turns are taken one by one."""
-        if self.sequential:
-            return "agents act one after the other (parallel.turn_order is 'sequential')"
         if self._on_turn is not None:
             return "every turn is reported"
         if any(env.overrides_take_turn for env in self.environments):
@@ -215,8 +213,15 @@ class Loop:
             return "the environment gives action masks"
         if reason := self.group.why_not_compiled():
             return reason
-        worlds = [env.compiled_world() for env in self.environments]
-        return next((own for own in worlds if isinstance(own, str)), worlds)
+        worlds: list[CompiledWorld] = []
+        for env in self.environments:
+            world = env.compiled_world()
+            if isinstance(world, str):
+                return world
+            if self.sequential and world.apply_agent is None:
+                return "agents act one after the other (parallel.turn_order is 'sequential')"
+            worlds.append(world)
+        return worlds
 
     def _collect(self, k: int, world: CompiledWorld) -> None:
         """Play the epoch of one environment in compiled code, in the order of `turn` and with the same bytes.
@@ -236,7 +241,15 @@ class Loop:
         while start <= self.max_turns and (self.autoreset or progress.alive.any()):
             self._beat(start)
             start = self.group.collect(
-                k, world, progress, self.epoch, start, self.max_turns + 1, autoreset=self.autoreset, stores=self._stores
+                k,
+                world,
+                progress,
+                self.epoch,
+                start,
+                self.max_turns + 1,
+                autoreset=self.autoreset,
+                stores=self._stores,
+                one_by_one=self.sequential,
             )
             env.turn, _, fault, place, _ = progress.counters.tolist()
             self.turn_number = max(self.turn_number, env.turn)

@@ -406,15 +406,19 @@ class StackedAgents:
         *,
         autoreset: bool,
         stores: bool,
+        one_by_one: bool,
     ) -> int:
-        """Play turns of one environment in compiled code, at most up to `end`; return the turn to go on with."""
+        """Play turns of one environment in compiled code, at most up to `end`; return the turn to go on with.
+
+        one_by_one: each agent observes after the earlier ones have acted.
+        """
         stack, part = self.stack, self._parts[environment]
         end = min(end, start + stack.draws.turns)
         draws = stack.draws.between(epoch, start, end, part)
         if environment not in self._compiled:
             turn = stack.room(np.zeros_like(self._observations[part]), part=part)
             self._compiled[environment] = turn, Room.of(draws.shape[1], self._worlds)
-        (turn, room), kernel = self._compiled[environment], collector(*world[1:])
+        (turn, room), kernel = self._compiled[environment], collector(*world[1:], one_by_one=one_by_one)
         with stack.locks():
             kernel(
                 world.arrays,

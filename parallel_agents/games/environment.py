@@ -221,7 +221,8 @@ class GridEnvironment(ParallelEnvironment):
             return hook
         if self.recorder is not None and self.recorder.is_due:
             return "the epoch is recorded"
-        return CompiledWorld(self.worlds, program.reset, program.begin_turn, program.observe, program.apply)
+        in_turn = program.observe_agent, program.apply_agent
+        return CompiledWorld(self.worlds, program.reset, program.begin_turn, program.observe, program.apply, *in_turn)
 
     # -- the environment's contract with the engine ------------------------------------------------------------
 

@@ -188,37 +188,64 @@ def observe(world: GridWorld, out: Floats) -> None:
         flat[at] = numbers[at]
 
 
-@compiled_once(allocates=True)
+@compiled_once
+def observe_agent(world: GridWorld, n: int, out: Floats) -> None:
+    """Write what one agent observes into (W, size)."""
+    own, flat = world.windows, out.reshape(-1)
+    numbers = own.numbers[: len(flat) + own.side * own.side]  # room for its windows alone
+    observe_windows(numbers, world.grid, own.up, n, own.offsets, own.palette, own.side, np.bool_(own.onehot))
+    for at in range(len(flat)):
+        flat[at] = numbers[at]
+
+
+@compiled_once
 def apply(
-    world: GridWorld,
-    actions: NDArray[np.int64],
-    acting: Flags,
-    active: Flags,
-    rewards: Floats,
-    terminated: Flags,
-    truncated: Flags,
-    epoch: int,
-    turn: int,
-) -> int:
+    world: GridWorld, actions: NDArray[np.int64], acting: Flags, active: Flags, rewards: Floats, terminated: Flags,
+    truncated: Flags, epoch: int, turn: int,
+) -> int:  # fmt: skip
     """Let all agents act in list order, then settle the turn."""
+    return _act(world, actions, 0, active, rewards, terminated, epoch, turn)
+
+
+@compiled_once
+def apply_agent(
+    world: GridWorld, n: int, actions: NDArray[np.int64], acting: Flags, active: Flags, rewards: Floats,
+    terminated: Flags, truncated: Flags, epoch: int, turn: int,
+) -> int:  # fmt: skip
+    """Let one agent act; after the last one, settle the turn."""
+    return _act(world, actions[n : n + 1], n, active, rewards, terminated, epoch, turn)
+
+
+@compiled_once(allocates=True)
+def _act(
+    world: GridWorld, actions: NDArray[np.int64], first: int, active: Flags, rewards: Floats, terminated: Flags,
+    epoch: int, turn: int,
+) -> int:  # fmt: skip
+    """Let the agents from `first` on take their actions (n, W, 1), and add their rewards (N, W)."""
     agents, worlds = rewards.shape
-    entered, settled = np.empty((agents, worlds), np.uint8), np.zeros((agents, worlds), np.float32)
-    chosen = actions.reshape(agents, worlds)
-    invalid = kernels.move(world.grid, world.able, world.step_table, chosen, 0, entered)
+    entered, own = np.empty((len(actions), worlds), np.uint8), np.zeros((agents, worlds), np.float32)
+    chosen = actions.reshape(len(actions), worlds)
+    invalid = kernels.move(world.grid, world.able, world.step_table, chosen, first, entered)
     if invalid >= 0:
-        return invalid
+        return first * worlds + invalid
     taken, earned = world.chosen, world.earned
+    for i in range(len(actions)):
+        for w in range(worlds):
+            taken[first + i, w] = chosen[i, w]
+    earn(world, entered, first, own, epoch, turn)
+    last = first + len(actions) == agents
+    if last:
+        settled = np.zeros((agents, worlds), np.float32)
+        settle(world, active, settled, epoch, turn)
+        run_phase(world, Phase.END, np.ones(worlds, np.bool_), epoch, turn, settled)
+        end_episodes(world, terminated)
+        for n in range(agents):
+            for w in range(worlds):
+                own[n, w] += settled[n, w]
     for n in range(agents):
         for w in range(worlds):
-            taken[n, w] = chosen[n, w]
-    earn(world, entered, 0, rewards, epoch, turn)
-    settle(world, active, settled, epoch, turn)
-    run_phase(world, Phase.END, np.ones(worlds, np.bool_), epoch, turn, settled)
-    end_episodes(world, terminated)
-    for n in range(agents):
-        for w in range(worlds):
-            rewards[n, w] += settled[n, w]
-            if active[w]:
+            rewards[n, w] += own[n, w]
+            if last and active[w]:
                 earned[n, w] += rewards[n, w]
     return -1
 

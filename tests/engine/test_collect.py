@@ -43,6 +43,9 @@ MODELS: dict[str, dict[str, Any]] = {
 }
 
 
+ORDERS = pytest.mark.parametrize("order", ["simultaneous", "sequential"])
+
+
 def run(kind: Any, model: dict[str, Any], *layers: dict[str, Any], together: bool) -> tuple[Any, dict[str, Any]]:
     flags = {"parallel": {"parallel_actions": together}}
     game = kind(config=merge(BASE, {"model": model}, *layers, flags))
@@ -61,14 +64,22 @@ def same(kind: Any, model: dict[str, Any], *layers: dict[str, Any]) -> dict[str,
     return summary
 
 
+@ORDERS
 @pytest.mark.parametrize("kind", GAMES)
-def test_every_game_is_played_in_compiled_code(kind: Any) -> None:
-    same(kind, DQN)
+def test_every_game_is_played_in_compiled_code(kind: Any, order: str) -> None:
+    same(kind, DQN, {"parallel": {"turn_order": order}})
 
 
+@ORDERS
 @pytest.mark.parametrize("model", list(MODELS)[1:])
-def test_every_algorithm_acts_in_compiled_code(model: str) -> None:
-    same(TreasureHunt, MODELS[model], {"experiment": {"seeds": 2}})
+def test_every_algorithm_acts_in_compiled_code(model: str, order: str) -> None:
+    same(TreasureHunt, MODELS[model], {"experiment": {"seeds": 2}, "parallel": {"turn_order": order}})
+
+
+def test_agents_that_act_in_turn_see_what_the_earlier_ones_did() -> None:
+    orders = [{"parallel": {"turn_order": order}} for order in ("simultaneous", "sequential")]
+    digests = {run(Cleanup, DQN, order, together=True)[1]["digest"] for order in orders}
+    assert len(digests) == 2
 
 
 def test_an_epoch_ends_early_when_every_world_has_ended() -> None:
@@ -117,7 +128,6 @@ def test_epochs_that_are_recorded_are_played_turn_by_turn(tmp_path: Any) -> None
 @pytest.mark.parametrize(
     ("flags", "reason"),
     [
-        ({"parallel": {"turn_order": "sequential"}}, "one after the other"),
         ({"model": {"kernels": "torch"}}, "model.kernels"),
         ({"model": {"importance": {}}}, "event types"),
         ({"model": {"recurrent": True}}, "Recurrent"),
@@ -126,6 +136,12 @@ def test_epochs_that_are_recorded_are_played_turn_by_turn(tmp_path: Any) -> None
 def test_the_reason_for_turns_in_python_is_told(flags: dict[str, Any], reason: str) -> None:
     game = TreasureHunt(config=merge(BASE, {"model": {"hidden": (8,)}}, flags))
     assert reason in game.prepare().loop.why_not_compiled()
+
+
+def test_worlds_that_do_not_compile_turns_of_single_agents_say_so() -> None:
+    flags = {"parallel": {"turn_order": "sequential"}, "model": {"hidden": (8,)}}
+    game = gymnasium_environment("CartPole-v1")(config=merge(BASE, flags))
+    assert "one after the other" in game.prepare().loop.why_not_compiled()
 
 
 def test_a_hook_in_python_is_named() -> None:
