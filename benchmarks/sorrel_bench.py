@@ -50,7 +50,7 @@ PATIENCE = 600.0
 
 
 def benches(effort: Effort) -> Iterator[tuple[str, Bench]]:
-    yield NAME, partial(_beside, NAME, 5.0, effort)
+    yield NAME, partial(_beside, NAME, 8.0, effort)
     for backend, name in ADAPTED.items():
         yield name, partial(_beside, name, 2.0 if backend == "process" else None, effort, backend)
 
