@@ -64,7 +64,7 @@ class Scratch(NamedTuple):
     quantiles: Array
     """(2, B, K): of the samples, and of what follows them."""
     noise: Array
-    """(2, noise of both noisy layers)."""
+    """(2, factors of the noise of both noisy layers)."""
     joined: Array
     """(L, L): the weight of the noisy layer with its noise, and its bias (L)."""
     head: Array
@@ -102,11 +102,20 @@ class Scratch(NamedTuple):
         return Scratch(q_learning.Scratch.of(size, layers, 0), *(np.zeros(length, np.float32) for length in lengths))
 
 
-@njit(cache=True, nogil=True, error_model="numpy")  # type: ignore[untyped-decorator]
-def _factor(noise: np.float32) -> np.float32:
-    """Return the factor of factorised noise (Fortunato et al. 2018)."""
-    size = np.sqrt(abs(noise))
-    return -size if noise < _ZERO else size
+@compiled_once
+def _to_factors(noise: Array) -> None:
+    """Turn normal numbers into the factors of factorised noise (Fortunato et al. 2018)."""
+    for i in range(len(noise)):
+        size = np.sqrt(abs(noise[i]))
+        noise[i] = -size if noise[i] < _ZERO else size
+
+
+@compiled_once
+def _fill_waves(quantiles: Array, waves: int, out: Array) -> None:
+    """Write cos(π·j·τ) for j from 1 to `waves` of each quantile."""
+    for r in range(len(quantiles)):
+        for j in range(waves):
+            out[r * waves + j] = np.float32(cospi(np.float64(quantiles[r]) * (j + 1.0)))
 
 
 @compiled_once
@@ -116,22 +125,22 @@ def _noisy_weights(layers: Array, parameters: Array, actions: int, noise: Array,
     wide = max(2, units)
     mean, deviation = layers[JOINED], layers[JOINED_DEVIATION]
     for o in range(units):
-        outer = _factor(noise[wide + o])
+        outer = noise[wide + o]
         joined[units * units + o] = parameters[mean[BIAS] + o] + parameters[deviation[BIAS] + o] * outer
     for i in range(units):
-        inner, row = _factor(noise[i]), i * mean[STRIDE]
+        inner, row = noise[i], i * mean[STRIDE]
         for o in range(units):
             joined[i * units + o] = parameters[mean[WEIGHT] + row + o] + parameters[deviation[WEIGHT] + row + o] * (
-                _factor(noise[wide + o]) * inner
+                noise[wide + o] * inner
             )
     mean, deviation = layers[HEAD], layers[HEAD_DEVIATION]
     for i in range(units + 1):  # the last line is the bias
         of_mean = mean[WEIGHT] + i * mean[STRIDE] if i < units else mean[BIAS]
         of_deviation = deviation[WEIGHT] + i * mean[STRIDE] if i < units else deviation[BIAS]
-        inner = _factor(noise[2 * wide + i]) if i < units else _ONE
+        inner = noise[2 * wide + i] if i < units else _ONE
         total, value = _ZERO, _ZERO
         for o in range(actions + 1):
-            number = parameters[of_mean + o] + parameters[of_deviation + o] * (_factor(noise[3 * wide + o]) * inner)
+            number = parameters[of_mean + o] + parameters[of_deviation + o] * (noise[3 * wide + o] * inner)
             if o == 0:
                 value = number
             else:
@@ -144,22 +153,17 @@ def _noisy_weights(layers: Array, parameters: Array, actions: int, noise: Array,
 
 @compiled_once
 def _hidden_units(
-    layers: Array, row: Array, inputs: Array, inputs_at: int, batch: int, quantiles: Array, scratch: Scratch
+    layers: Array, row: Array, inputs: Array, inputs_at: int, batch: int, count: int, scratch: Scratch
 ) -> None:
-    """Compute the inputs of the head for B observations and quantiles (B·K); noisy weights are in the scratch."""
-    units, waves = layers[SEEN, OUTPUTS], layers[COSINES, INPUTS]
-    count = len(quantiles) // batch
-    for source, at, index, rows, out in (
+    """Compute the inputs of the head for B observations and K quantiles; waves and noisy weights are in the scratch."""
+    units, rows = layers[SEEN, OUTPUTS], batch * count
+    for source, at, index, height, out in (
         (inputs, inputs_at, SEEN, batch, scratch.observed),
-        (scratch.waves, 0, COSINES, len(quantiles), scratch.embedded),
+        (scratch.waves, 0, COSINES, rows, scratch.embedded),
     ):
-        if index == COSINES:
-            for r in range(len(quantiles)):
-                for j in range(waves):
-                    scratch.waves[r * waves + j] = np.float32(cospi(np.float64(quantiles[r]) * (j + 1.0)))
         depth, stride = layers[index, INPUTS], layers[index, STRIDE]
         multiply(
-            source, at, depth, 1, row, layers[index, WEIGHT], stride, out, 0, units, rows, units, depth,
+            source, at, depth, 1, row, layers[index, WEIGHT], stride, out, 0, units, height, units, depth,
             row, layers[index, BIAS], WITH_RELU,
         )  # fmt: skip
     for b in range(batch):
@@ -167,7 +171,6 @@ def _hidden_units(
             first = (b * count + k) * units
             for j in range(units):
                 scratch.mixed[first + j] = scratch.observed[b * units + j] * scratch.embedded[first + j]
-    rows = len(quantiles)
     multiply(
         scratch.mixed, 0, units, 1, scratch.joined, 0, units, scratch.hidden, 0, units, rows, units, units,
         scratch.joined, units * units, WITH_RELU,
@@ -191,14 +194,15 @@ def _goals(
     """Write the targets (B, K) of agent n's batch."""
     units, rows = layers[SEEN, OUTPUTS], len(scratch.goals)
     count, place = rows // batch, (n * samples.returns.shape[1] + first) * layers[SEEN, INPUTS]
-    quantiles, noise = scratch.quantiles[rows:], scratch.noise[len(scratch.noise) // 2 :]
+    noise = scratch.noise[len(scratch.noise) // 2 :]
+    _fill_waves(scratch.quantiles[rows:], layers[COSINES, INPUTS], scratch.waves)
     _noisy_weights(layers, agents.target[n], actions, noise, scratch.joined, scratch.head)
-    _hidden_units(layers, agents.target[n], samples.next_states, place, batch, quantiles, scratch)
+    _hidden_units(layers, agents.target[n], samples.next_states, place, batch, count, scratch)
     _head_values(scratch, scratch.hidden, rows, units, actions, scratch.values)
     choices = scratch.of_values  # free until the gradient
     if double:
         _noisy_weights(layers, agents.online[n], actions, noise, scratch.joined, scratch.head)
-        _hidden_units(layers, agents.online[n], samples.next_states, place, batch, quantiles, scratch)
+        _hidden_units(layers, agents.online[n], samples.next_states, place, batch, count, scratch)
         for b in range(batch):  # the head is linear, so it takes the mean of its inputs
             for j in range(units):
                 total = _ZERO
@@ -262,14 +266,14 @@ def _backward(
     for i in range(units + 1):  # the last line is the bias
         of_mean = mean[WEIGHT] + i * mean[STRIDE] if i < units else mean[BIAS]
         of_deviation = deviation[WEIGHT] + i * mean[STRIDE] if i < units else deviation[BIAS]
-        inner = _factor(noise[2 * wide + i]) if i < units else _ONE
+        inner = noise[2 * wide + i] if i < units else _ONE
         total = _ZERO
         for a in range(actions):
             total += scratch.of_head[i * actions + a]
         for o in range(actions + 1):
             own = total if o == 0 else scratch.of_head[i * actions + o - 1] - total / np.float32(actions)
             gradient[of_mean + o] = own
-            gradient[of_deviation + o] = own * (_factor(noise[3 * wide + o]) * inner)
+            gradient[of_deviation + o] = own * (noise[3 * wide + o] * inner)
     transpose(scratch.head, 0, units, actions, actions, turned)
     product(scratch.of_values, 0, actions, 1, turned, 0, units, scratch.of_hidden, 0, units, rows, units, actions)
     for r in range(rows * units):
@@ -284,9 +288,9 @@ def _backward(
     for i in range(units + 1):
         of_mean = mean[WEIGHT] + i * mean[STRIDE] if i < units else mean[BIAS]
         of_deviation = deviation[WEIGHT] + i * mean[STRIDE] if i < units else deviation[BIAS]
-        inner = _factor(noise[i]) if i < units else _ONE
+        inner = noise[i] if i < units else _ONE
         for o in range(units):
-            gradient[of_deviation + o] = gradient[of_mean + o] * (_factor(noise[wide + o]) * inner)
+            gradient[of_deviation + o] = gradient[of_mean + o] * (noise[wide + o] * inner)
     transpose(scratch.joined, 0, units, units, units, turned)
     product(scratch.of_hidden, 0, units, 1, turned, 0, units, scratch.of_mixed, 0, units, rows, units, units)
     scratch.of_observed[:] = _ZERO
@@ -332,11 +336,13 @@ def learn_iqn(
             first = update * batch
             fill_quantiles(keys[n, 0], agents.updates[n], int(joining[0]), scratch.quantiles)
             fill_noise(keys[n, 1], agents.updates[n], int(joining[0]), scratch.noise)
+            _to_factors(scratch.noise)
             _goals(layers, actions, double, n, first, batch, agents, samples, scratch)
             place = (n * samples.returns.shape[1] + first) * layers[SEEN, INPUTS]
             _noisy_weights(layers, agents.online[n], actions, noise, scratch.joined, scratch.head)
             rows = len(scratch.goals)
-            _hidden_units(layers, agents.online[n], samples.states, place, batch, scratch.quantiles[:rows], scratch)
+            _fill_waves(scratch.quantiles[:rows], layers[COSINES, INPUTS], scratch.waves)
+            _hidden_units(layers, agents.online[n], samples.states, place, batch, rows // batch, scratch)
             _head_values(scratch, scratch.hidden, rows, units, actions, scratch.values)
             loss = _loss(actions, n, first, batch, samples, scratch, results)
             _backward(layers, actions, batch, samples.states, place, noise, scratch)
