@@ -414,6 +414,7 @@ def test_a_machine_with_another_fingerprint_is_refused_by_name(
 
 SCRIPT = """
 import glob, os, re, sys
+from functools import partial
 print("the script runs", file=sys.stderr)
 import numpy as np
 from parallel_agents.env import Agent, ParallelEnvironment
@@ -444,6 +445,8 @@ class Look(BaseCallback):
         rows = [line.split() for name in ("tcp", "tcp6") for line in open(f"/proc/net/{name}")]
         hosts = {row[1].partition(":")[0] for row in rows if row[3] == "0A" and f"socket:[{row[9]}]" in inodes}
         print("PROCESSES", *sorted(ours - {os.getpid()}))
+        priority = partial(os.getpriority, os.PRIO_PROCESS)
+        print("PRIORITIES", *sorted({str(read(pid, priority)) for pid in ours} - {""}))
         print("HOSTS", *sorted(hosts))
         commands = " ".join(read(f"/proc/{pid}/cmdline") for pid in ours)
         print("FOLDERS", *sorted(set(re.findall("/tmp/ray-[a-z0-9_]+", commands))))
@@ -468,10 +471,11 @@ def test_a_local_ray_runs_no_script_again_listens_on_loopback_only_and_leaves_no
     assert "CHANGED set()" in done.stdout
     told = {line.split()[0]: line.split()[1:] for line in done.stdout.splitlines() if line}
     assert told["HOSTS"] == ["0000000000000000FFFF00000100007F", "0100007F"], "loopback by IPv6 and by IPv4"
+    assert told["PRIORITIES"] == [str(os.getpriority(os.PRIO_PROCESS, 0))], "that of the run"
     pids = [int(pid) for pid in told["PROCESSES"]]
     assert len(pids) >= 4
     left = [pid for pid in pids if Path(f"/proc/{pid}").exists()]
-    give_up = time.monotonic() + 10.0  # Ray's workers see that its server has ended, and end a little later
+    give_up = time.monotonic() + 60.0  # Ray's workers see that its server has ended, and end a little later
     while left and time.monotonic() < give_up:
         time.sleep(0.05)
         left = [pid for pid in pids if Path(f"/proc/{pid}").exists()]
@@ -484,7 +488,8 @@ def test_a_local_ray_runs_no_script_again_listens_on_loopback_only_and_leaves_no
 
 FULL = """
 import os, sys, time
-os.environ.update(RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER="0", RAY_AUTH_MODE="disabled", RAY_USAGE_STATS_ENABLED="0")
+os.environ.update(RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER="0", RAY_AUTH_MODE="disabled", RAY_USAGE_STATS_ENABLED="0",
+                  RAY_worker_niceness="0")
 from pathlib import Path
 import numpy as np
 import ray
@@ -581,7 +586,8 @@ def test_a_full_object_store_stops_the_run_with_advice_and_nothing_is_lost(
 
 OTHER_CPU = """
 import os, sys
-os.environ.update(RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER="0", RAY_AUTH_MODE="disabled", RAY_USAGE_STATS_ENABLED="0")
+os.environ.update(RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER="0", RAY_AUTH_MODE="disabled", RAY_USAGE_STATS_ENABLED="0",
+                  RAY_worker_niceness="0")
 from ray.cluster_utils import Cluster
 from parallel_agents.core.config import merge
 from parallel_agents.core.errors import NumericsError

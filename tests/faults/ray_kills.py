@@ -26,6 +26,7 @@ os.environ.update(
     RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER="0",  # listen on the loopback interface only
     RAY_AUTH_MODE="disabled",
     RAY_USAGE_STATS_ENABLED="0",
+    RAY_worker_niceness="0",
     RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO="0",
 )
 
