@@ -119,7 +119,7 @@ class RayCluster:
             RAY_USAGE_STATS_ENABLED="0",
             RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO="0",
         )
-        os.environ.setdefault("RAY_worker_niceness", "0")  # Ray's 15 would starve learners on a machine that others use too
+        os.environ.setdefault("RAY_worker_niceness", "0")  # at Ray's 15, learners starve beside other work
         _forget_token()
         clusters, constants.ENABLE_RAY_CLUSTER = constants.ENABLE_RAY_CLUSTER, False
         self._folder = tempfile.mkdtemp(prefix="ray-", dir="/tmp")  # paths of sockets must be short
