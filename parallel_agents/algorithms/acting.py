@@ -29,7 +29,6 @@ from parallel_agents.nn.quantile import COSINES
 
 _NO_ROWS = np.empty((0, 0), np.float32)
 _NO_PROGRAM = np.empty((0, 10), np.int64)
-_NO_WINDOW = np.empty((0, 0, 0), np.float32)
 
 # -- draws -----------------------------------------------------------------------------------------------------------
 

@@ -267,6 +267,8 @@ def _policy_factory(options: Evaluate) -> PolicyFactory:
     if ":" in name and not Path(name).exists():
         agents = cache(partial(ChallengeAgents, load_object(name)))  # instances play all games, as in the challenge
         return lambda worlds: agents(worlds.n_worlds)
+    if name in blue_policies.SCRIPTED:
+        raise ConfigError(f"{name} is a script: give it alone, since only trained defenders vote together")
     if not Path(name).exists():
         raise ConfigError(
             f"no defender is called {name!r}: give a run folder, a file of weights, my_file.py:Class, or one of "

@@ -73,7 +73,8 @@ class CompiledWorld(NamedTuple):
     """
     apply_agent: Kernel | None = None
     """apply_agent(arrays, n, actions, …): let agent n act, and add what that brings to rewards, which hold what the
-    agents before it brought; after the last agent, end the turn. The other arguments and the result are `apply`'s.
+    agents before it brought; after the last agent, end the turn. Where an agent before it has made it unable to act in
+    this turn, set acting[n, w] to False. The other arguments and the result are `apply`'s.
     """
 
 

@@ -218,7 +218,7 @@ class Loop:
             world = env.compiled_world()
             if isinstance(world, str):
                 return world
-            if self.sequential and world.apply_agent is None:
+            if self.sequential and None in (world.observe_agent, world.apply_agent):
                 return "agents act one after the other (parallel.turn_order is 'sequential')"
             worlds.append(world)
         return worlds

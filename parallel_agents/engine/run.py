@@ -398,7 +398,10 @@ class Run:
         return {"epoch": self.loop.epoch, "turn": self.loop.turn_number, "round": self.rounds.submitted}
 
     def _monitor_memory(self, epoch: int) -> None:
-        """Emit an event if memory grows beside the buffers, unless a callback, such as a writer of GIFs, is at work."""
+        """Emit an event if memory grows beside the buffers.
+
+        Epochs in which a callback goes on with earlier work do not count: a GIF takes memory while it is written.
+        """
         if self._callbacks.busy:
             return
         phase = self.rounds.backend, self.rounds.updates > 0

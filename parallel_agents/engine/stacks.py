@@ -375,7 +375,8 @@ class StackedAgents:
         numbers, before = np.asarray(observation, np.float32), self._observations[row]
         allowed = self._checked_mask(mask, agent_id) if spec.masked else None
         same_mask = allowed is None or np.array_equal(allowed, self._extras["masks"][row])
-        if same_mask and np.array_equal(numbers.reshape(-1), before.reshape(-1)):
+        bits, bits_before = (own.reshape(-1).view(np.uint32) for own in (numbers, before))  # 0 and -0 differ
+        if same_mask and np.array_equal(bits, bits_before):
             return False
         before[:] = self._checked(numbers, agent_id)
         self._refuse_unusual(before[None], [agent_id])

@@ -182,7 +182,8 @@ class MemoryMonitor:
         """buffers: bytes of all buffers once they are full. measure: returns the bytes that are in use now."""
         self._buffers, self._measure = buffers, measure
         self._bound = 0.0
-        self._beside_buffers: list[int] = []
+        self._beside_buffers: list[tuple[int, int]] = []
+        """Epochs, and bytes beside the buffers after them."""
         self._phase: Hashable = None
         self._reported = False
 
@@ -198,21 +199,21 @@ class MemoryMonitor:
         self._bound = self._bound or FACTOR * now + self._buffers + SPARE
         if phase != self._phase:
             self._phase, self._beside_buffers = phase, []
-        self._beside_buffers = [*self._beside_buffers, now - written][-PERIOD * PERIODS - 1 :]
+        self._beside_buffers = [*self._beside_buffers, (epochs, now - written)][-PERIOD * PERIODS - 1 :]
         growing = not self._reported and self._grows_steadily()
         if not growing and now <= self._bound:
             return None
         self._reported, self._bound = True, 2.0 * now
-        growth = self._beside_buffers[-1] - self._beside_buffers[0]
+        (first, before), (last, after) = self._beside_buffers[0], self._beside_buffers[-1]
         return {
             "resident_bytes": now,
-            "bytes_per_epoch": growth // max(1, len(self._beside_buffers) - 1),
+            "bytes_per_epoch": (after - before) // max(1, last - first),
             "advice": "look for what keeps growing in the environment or in models of its own; buffers of their own "
             "that are still filling up look the same",
         }
 
     def _grows_steadily(self) -> bool:
-        ends = self._beside_buffers[::PERIOD]
+        ends = [size for _, size in self._beside_buffers[::PERIOD]]
         enough = len(self._beside_buffers) > PERIOD * PERIODS
         return enough and all(after - before >= LEAST_GROWTH for before, after in itertools.pairwise(ends))
 

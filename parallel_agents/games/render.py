@@ -183,6 +183,7 @@ class Recorder(BaseCallback):
         self._last_epoch = 0
         self._frames: list[Bytes] = []
         self._writing: Future[Path] | None = None
+        self._recorded_epoch = 0
         self.written: list[Path] = []
         """The GIFs so far, without one that is being written."""
         game.recorder = self
@@ -193,8 +194,9 @@ class Recorder(BaseCallback):
 
     @property
     def busy(self) -> bool:
-        """Whether a GIF is being written."""
-        return self._writing is not None and not self._writing.done()
+        """Whether the GIF of an earlier epoch is still being written."""
+        earlier = self._recorded_epoch < self._game.epoch
+        return earlier and self._writing is not None and not self._writing.done()
 
     @property
     def is_due(self) -> bool:
@@ -215,7 +217,7 @@ class Recorder(BaseCallback):
             self._frames.append(self._game.render(self._world, self._cell))
             path = self._folder / f"episode_{stats.epoch:06d}.gif"
             self._writing = in_background(partial(write_animation, path, self._frames, fps=self._fps), "recorder")
-            self._frames = []
+            self._frames, self._recorded_epoch = [], stats.epoch
 
     def on_end(self, summary: Mapping[str, Any]) -> None:
         """Wait until the last GIF is written."""

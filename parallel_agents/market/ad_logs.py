@@ -25,7 +25,8 @@ from parallel_agents.core.errors import ConfigError, ShapeError
 from parallel_agents.core.types import Floats
 from parallel_agents.market.database import connect, explained, load_pyarrow, path_list
 from parallel_agents.market.discovery.export_reader import known
-from parallel_agents.replay.importance_weights import Estimate, weighted_estimate
+from parallel_agents.replay.importance_weights import Estimate as WeightedEstimate
+from parallel_agents.replay.importance_weights import weighted_estimate
 
 _IPINYOU = (
     "bid_id", "timestamp", "log_type", "ipinyou_id", "user_agent", "ip", "region", "city", "ad_exchange", "domain",
@@ -118,7 +119,7 @@ def replay_bids(log: AdLog, bids: ArrayLike, budget: float = np.inf) -> Replayed
     return Replayed(int(won.sum()), int(log.clicked[won].sum()), int(log.converted[won].sum()), cost)
 
 
-def replay_choices(log: AdLog, probability: ArrayLike, *, clip: float | None = None) -> Estimate:
+def replay_choices(log: AdLog, probability: ArrayLike, *, clip: float | None = None) -> WeightedEstimate:
     """Estimate the click rate of a policy that would have shown what was shown with some `probability` (R,).
 
     clip: largest weight of an impression; a finite one trades a bias for less variance.
@@ -128,6 +129,13 @@ def replay_choices(log: AdLog, probability: ArrayLike, *, clip: float | None = N
         raise ShapeError(f"probability has shape {other.shape}: one for each of the {len(log)} impressions is needed")
     if not np.isfinite(log.propensity).all() or (log.propensity <= 0.0).any():
         raise ConfigError(f"{log.source} holds impressions without a propensity: choices cannot be replayed")
+    if not (np.isfinite(other) & (other >= 0.0) & (other <= 1.0 + 1e-6)).all():
+        raise ConfigError("probability holds numbers that are none: give one from 0 to 1 for each impression")
+    if len(log) < 2 or not other.any():
+        raise ConfigError(
+            f"of the {len(log)} impressions of {log.source}, the policy would have shown {np.count_nonzero(other)}: "
+            "an estimate needs at least two impressions, and one that it would have shown"
+        )
     return weighted_estimate(log.clicked, other / log.propensity, limit=clip, ess_floor=0.0)
 
 

@@ -30,7 +30,7 @@ from parallel_agents.algorithms.acting import Inference, Weights
 from parallel_agents.core.errors import ConfigError, ContractError, ShapeError
 from parallel_agents.core.files import write_atomically
 from parallel_agents.core.seeding import Purpose, uniforms
-from parallel_agents.core.system import in_background
+from parallel_agents.core.system import BackgroundThread
 from parallel_agents.core.types import Array
 from parallel_agents.env.external_training import action_function
 from parallel_agents.market.actions import ActionForm, BiddingMarket
@@ -127,7 +127,10 @@ async def _in_thread(work: Callable[[], Any]) -> Any:
         except StopIteration as error:  # no future can hold it: it would be waited for until the deadline
             raise ContractError("the agent raised StopIteration: give an action for every state") from error
 
-    return await asyncio.wrap_future(in_background(call, "market-agent"))
+    thread = BackgroundThread("market-agent")
+    future = thread.submit(call)
+    thread.close()
+    return await asyncio.wrap_future(future)
 
 
 # -- trained models --------------------------------------------------------------------------------------------------

@@ -14,7 +14,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import fields, replace
 from types import MappingProxyType
 from typing import Any, Protocol, TypeVar
@@ -97,8 +98,12 @@ class CallbackList(Callback):
 
     @property
     def busy(self) -> bool:
-        """Whether one of them is at work beside the run."""
-        return any(getattr(callback, "busy", False) for callback in self._callbacks)
+        """Whether the attribute `busy` of one of them is True: what it began in an earlier epoch is still going on."""
+        for callback in tuple(self._callbacks):
+            with self._dropped_if_it_fails(callback, "busy"):
+                if getattr(callback, "busy", False) is True:
+                    return True
+        return False
 
     def on_start(self, run: RunInfo) -> None:
         self._call("on_start", run)
@@ -117,18 +122,24 @@ class CallbackList(Callback):
 
     def _call(self, method: str, *arguments: Any) -> None:
         for callback in tuple(self._callbacks):
-            try:
+            with self._dropped_if_it_fails(callback, method):
                 getattr(callback, method)(*arguments)
-            except (Exception, SystemExit) as error:  # a failing callback must not end the run
-                self._callbacks = [other for other in self._callbacks if other is not callback]
-                self.dropped += 1
-                structlog.get_logger().exception(
-                    "callback_dropped",
-                    callback=type(callback).__qualname__,
-                    method=method,
-                    error=f"{type(error).__name__}: {error}",
-                    advice="the run goes on without it; the log of the run folder has the traceback",
-                )
+
+    @contextmanager
+    def _dropped_if_it_fails(self, callback: Callback, method: str) -> Iterator[None]:
+        """Remove a callback that raises something, and log it: a failing callback must not end the run."""
+        try:
+            yield
+        except (Exception, SystemExit) as error:
+            self._callbacks = [other for other in self._callbacks if other is not callback]
+            self.dropped += 1
+            structlog.get_logger().exception(
+                "callback_dropped",
+                callback=type(callback).__qualname__,
+                method=method,
+                error=f"{type(error).__name__}: {error}",
+                advice="the run goes on without it; the log of the run folder has the traceback",
+            )
 
 
 def _read_only(record: _Record) -> _Record:

@@ -186,6 +186,7 @@ def test_the_landscape_ranks_all_orders(command: Command) -> None:
         (("search", "--envs", "0"), "n_envs is 0"),
         (("evaluate", "react_retore"), "no defender is called 'react_retore': give a run folder"),
         (("evaluate", "nowhere:Defender"), "cannot import nowhere"),
+        (("evaluate", "sleep", "random"), "sleep is a script: give it alone"),
         (("landscape", "--episodes", "1"), "at least two are needed"),
         (("replay", "nowhere.jsonl.gz"), "there is no such file"),
     ],

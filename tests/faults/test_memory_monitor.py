@@ -14,8 +14,10 @@ import numpy as np
 import pytest
 import torch
 
+from examples.treasure_hunt import TreasureHunt
 from parallel_agents import Buffer, ImportanceSampler, ImportanceSamplingReplayBuffer, ThreadSafeBuffer
 from parallel_agents.execution.watchdog import FACTOR, SPARE, WARM_UP, MemoryMonitor, resident_bytes
+from parallel_agents.games import Recorder
 from parallel_agents.tracking.metrics import MetricsWriter
 from tests.env.line_worlds import Line, tiny
 from tests.faults.test_learners import Events
@@ -127,6 +129,23 @@ def test_f36_memory_that_grows_while_a_recording_is_written_is_not_reported() ->
     game, recorded = Leaks(config=tiny(parallel={"backend": "inline", "train_interval": 1})), Writes()
     game.run_experiment(40, callbacks=[recorded])
     assert "memory_grows" not in recorded.names()
+
+
+@pytest.mark.usefixtures("no_garbage")
+def test_f36_a_leak_beside_recordings_is_reported(tmp_path: Path) -> None:
+    """Writing a GIF takes longer than an epoch: memory is compared where one ends and the next begins."""
+
+    class LeaksToo(TreasureHunt):
+        def begin_epoch(self, epoch: int) -> None:
+            super().begin_epoch(epoch)
+            self.kept = [*getattr(self, "kept", []), mmap.mmap(-1, 5 * 2**20)]
+            self.kept[-1].write(b"x" * 5 * 2**20)
+
+    config = {"experiment": {"max_turns": 8}, "world": {"agents": 2}, "model": {"hidden": (8,)}}
+    game, recorded = LeaksToo(config={**config, "parallel": {"backend": "inline"}}), Events()
+    game.run_experiment(45, callbacks=[recorded, Recorder(game, tmp_path, every=2)])
+    (told,) = [fields for name, fields in recorded.events if name == "memory_grows"]
+    assert 4 * 2**20 < told["bytes_per_epoch"] < 7 * 2**20
 
 
 def test_f36_buffers_that_fill_up_are_no_leak() -> None:

@@ -96,6 +96,18 @@ def test_criteo_counts_a_conversion_at_clicks_only(tmp_path):
         replay_choices(log, np.ones(3))
 
 
+def test_probabilities_with_which_nothing_can_be_estimated_are_refused(tmp_path):
+    header = "timestamp,item_id,position,click,propensity_score"
+    rows = [f"2019-11-24 00:00:0{k}+00:00,{k},1,0,0.5" for k in range(3)]
+    (tmp_path / "all").mkdir()
+    (tmp_path / "all" / "all.csv").write_text("\n".join([header, *rows]) + "\n")
+    log = read_open_bandit(tmp_path / "all")
+    assert replay_choices(log, np.full(3, 0.5)).mean == 0.0
+    for probability, said in (([0, 0, 0], "would have shown 0: an estimate needs"), ([0.5, -0.1, 0.5], "from 0 to 1")):
+        with pytest.raises(ConfigError, match=said):
+            replay_choices(log, probability)
+
+
 def test_data_of_another_kind_are_refused_with_a_reason(tmp_path):
     with pytest.raises(ConfigError, match=r"holds no imp\.\*\.txt"):
         read_ipinyou(tmp_path)

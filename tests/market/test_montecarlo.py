@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import importlib
+import threading
 import time
 from dataclasses import replace
 
@@ -184,6 +185,18 @@ def test_an_agent_that_never_answers_exceeds_the_deadline(patterns, kind):
     assert "DeadlineError: 1 worlds took longer than 0.2 s" in batch.failures[0].reason
     with pytest.raises(WorldError, match=r"all 1 episodes failed; the first was world 0 \("):
         simulation.require_success(batch)
+
+
+def test_an_agent_for_which_the_system_gives_no_thread_is_a_failure(patterns, monkeypatch):
+    """Called in the event loop it could hold up everything, however long."""
+    with simulator(patterns, worlds=1, deadline=30.0) as simulation:
+        monkeypatch.setattr(threading.Thread, "start", refuse_to_start)
+        failures = run(simulation, Fixed()).failures
+    assert [failure.reason for failure in failures] == ["RuntimeError: can't start new thread"]
+
+
+def refuse_to_start(thread):
+    raise RuntimeError("can't start new thread")
 
 
 def test_aggregated_figures_are_those_of_the_episodes(patterns):

@@ -83,6 +83,27 @@ def test_a_failing_callback_is_logged_once_and_dropped(make_run: Any, make_epoch
     assert logs[0]["exc_info"] is True
 
 
+def test_only_a_callback_that_says_so_is_busy() -> None:
+    class Method(BaseCallback):
+        def busy(self) -> bool:
+            return False
+
+    class Breaks(BaseCallback):
+        @property
+        def busy(self) -> bool:
+            raise ValueError("unknown")
+
+    class Busy(BaseCallback):
+        busy = True
+
+    several = CallbackList([Method(), Breaks()])
+    with capture_logs() as logs:
+        assert not several.busy
+    assert [(entry["callback"].rpartition(".")[2], entry["method"]) for entry in logs] == [("Breaks", "busy")]
+    assert len(several) == 1
+    assert CallbackList([Method(), Busy()]).busy
+
+
 def test_a_throttle_keeps_its_distance_and_its_share_of_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
     now, calls = [50.0], []
     monkeypatch.setattr(callbacks, "time", SimpleNamespace(monotonic=lambda: now[0]))
