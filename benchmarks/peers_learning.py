@@ -6,7 +6,7 @@ python -m benchmarks.peers_learning Acrobot-v1 --sides ours random  some sides
 python -m benchmarks.peers_learning CartPole-v1 --again             trains anew what is stored already
 python -m benchmarks.peers_learning CartPole-v1 --steps 20000 --dry shows that it works; stores nothing
 
-Sides: ours (PPO), Stable-Baselines3 (PPO), IPPO in JAX as JaxMARL writes it (a network for each agent, jitted rollout
+Sides: ours (PPO), ours without lag (`parallel.policy_lag = 0`), Stable-Baselines3 (PPO), IPPO in JAX as JaxMARL writes it (a network for each agent, jitted rollout
 steps and updates), and random play. All have the settings, networks and worlds of `benchmarks/learning_tasks.py`. After
 every twentieth of the steps the most likely actions are evaluated in 20 new episodes. Seconds are CPU seconds of
 playing and learning, without evaluating and without compiling: other work on the machine does not count, and neither
@@ -46,10 +46,10 @@ Curve = list[tuple[int, float, float]]
 Learn = Callable[[Task, int], Curve]
 
 
-def ours(task: Task, seed: int) -> Curve:
+def ours(task: Task, seed: int, lag: int = 1) -> Curve:
     """Train PPO in this process, where all its CPU time is counted; the backend changes nothing else."""
-    _ours(task, seed).run_experiment(1)  # compiles what is not in the cache yet
-    environment = _ours(task, seed)
+    _ours(task, seed, lag).run_experiment(1)  # compiles what is not in the cache yet
+    environment = _ours(task, seed, lag)
     epochs = max(EVALUATIONS, task.steps // (task.worlds * task.turns))
     curve, seconds = [], 0.0
     for k in range(1, EVALUATIONS + 1):
@@ -61,12 +61,17 @@ def ours(task: Task, seed: int) -> Curve:
     return curve
 
 
+def ours_without_lag(task: Task, seed: int) -> Curve:
+    """Train PPO on data of the newest weights, as the peers do."""
+    return ours(task, seed, lag=0)
+
+
 def random_play(task: Task, seed: int) -> Curve:
     """Evaluate an untrained agent that explores in every turn."""
     return [(0, 0.0, _ours(task, seed).evaluate(EPISODES, exploration=1.0).mean_return)]
 
 
-def _ours(task: Task, seed: int) -> Any:
+def _ours(task: Task, seed: int, lag: int = 1) -> Any:
     kind: type[Environment] = pettingzoo_environment(task.name) if task.multi_agent else _one_agent(task)
     model = {
         "algorithm": "ppo", "hidden": task.hidden, "lr": task.lr, "lr_final": None, "lr_updates": 0,
@@ -74,7 +79,7 @@ def _ours(task: Task, seed: int) -> Any:
         "ent_coef": task.entropy,
     }  # fmt: skip
     experiment = {"seed": seed, "worlds": task.worlds, "max_turns": task.turns, "record_period": 0, "eval_every": 0}
-    config = {"experiment": experiment, "model": model, "parallel": {"backend": "inline"}}
+    config = {"experiment": experiment, "model": model, "parallel": {"backend": "inline", "policy_lag": lag}}
     return kind(config=config)
 
 
@@ -190,7 +195,9 @@ def summary(task: Task, lines: Iterable[dict[str, Any]]) -> dict[str, Any]:
 def main(arguments: Sequence[str] | None = None, *, folder: Path = RESULTS / "peers_learning") -> None:
     """Train what is asked for and not stored yet, and store each seed as soon as it has ended."""
     in_jax = InJax()
-    sides: dict[str, Learn] = {"ours": ours, "sb3": sb3, "jax": in_jax, "random": random_play}
+    sides: dict[str, Learn] = {
+        "ours": ours, "ours-without-lag": ours_without_lag, "sb3": sb3, "jax": in_jax, "random": random_play,
+    }  # fmt: skip
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("tasks", nargs="*", metavar="TASK", help=f"some of: {', '.join(TASKS)}; all by default")
     parser.add_argument("--seeds", type=int, default=10)
