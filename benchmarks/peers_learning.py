@@ -6,11 +6,12 @@ python -m benchmarks.peers_learning Acrobot-v1 --sides ours random  some sides
 python -m benchmarks.peers_learning CartPole-v1 --again             trains anew what is stored already
 python -m benchmarks.peers_learning CartPole-v1 --steps 20000 --dry shows that it works; stores nothing
 
-Sides: ours (PPO), ours without lag (`parallel.policy_lag = 0`), Stable-Baselines3 (PPO), IPPO in JAX as JaxMARL writes it (a network for each agent, jitted rollout
-steps and updates), and random play. All have the settings, networks and worlds of `benchmarks/learning_tasks.py`. After
-every twentieth of the steps the most likely actions are evaluated in 20 new episodes. Seconds are CPU seconds of
-playing and learning, without evaluating and without compiling: other work on the machine does not count, and neither
-does it help to use both cores. With several agents a return is the mean over them.
+Sides: ours (PPO), ours without lag (`parallel.policy_lag = 0`), Stable-Baselines3 (PPO), IPPO in JAX as JaxMARL
+writes it (a network for each agent, jitted rollout steps and updates), and random play. All have the settings,
+networks and worlds of `benchmarks/learning_tasks.py`. After every twentieth of the steps the most likely actions are
+evaluated in 20 new episodes. Seconds are CPU seconds of playing and learning, without evaluating and without
+compiling: other work on the machine does not count, and neither does it help to use both cores. With several agents a
+return is the mean over them.
 
 Every trained seed becomes a line of `results/peers_learning/TASK.jsonl` as soon as it has ended. A run trains what is
 not stored yet, so one that was stopped goes on; several runs may take different tasks at the same time. Lines of other
