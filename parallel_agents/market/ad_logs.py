@@ -130,7 +130,7 @@ def replay_choices(log: AdLog, probability: ArrayLike, *, clip: float | None = N
     if not np.isfinite(log.propensity).all() or (log.propensity <= 0.0).any():
         raise ConfigError(f"{log.source} holds impressions without a propensity: choices cannot be replayed")
     if not (np.isfinite(other) & (other >= 0.0) & (other <= 1.0 + 1e-6)).all():
-        raise ConfigError("probability holds numbers that are none: give one from 0 to 1 for each impression")
+        raise ConfigError("probability has numbers below 0 or above 1: each impression needs one from 0 to 1")
     if len(log) < 2 or not other.any():
         raise ConfigError(
             f"of the {len(log)} impressions of {log.source}, the policy would have shown {np.count_nonzero(other)}: "

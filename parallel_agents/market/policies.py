@@ -119,7 +119,10 @@ class _CalledActor:
 
 
 async def _in_thread(work: Callable[[], Any]) -> Any:
-    """Return the result of `work`, called in a thread that is abandoned if nobody waits any longer."""
+    """Return the result of `work`, called in a thread that is abandoned if nobody waits any longer.
+
+    Raise RuntimeError if the system gives no thread: in the event loop, no deadline could end the call.
+    """
 
     def call() -> Any:
         try:
