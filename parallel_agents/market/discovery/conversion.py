@@ -5,6 +5,7 @@ Clicks C, classes K, periods Q. A click enters every class with its user's corre
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,12 +20,13 @@ from parallel_agents.market.discovery.estimation import (
     fit_normal,
     fit_poisson,
     fit_weibull,
-    ratio,
+    function_of_totals,
 )
 
 FEWEST_PURCHASES = 10  # purchases that a class needs for a delay of its own
 _WEAK = 1e-3  # prior precision of a class's parameters
 _PERIOD = 4.0  # prior precision of a period's log shift: a standard deviation of ½
+_TINY = 1e-9  # fewer purchases than this cannot be expected
 _PREFERRED = ("paid_search", "ios")  # reference levels, if they exist
 
 
@@ -36,6 +38,23 @@ class Delays:
     shape: Fit
     period: Fit
     observable: Floats  # (C, K): the probability that a purchase falls within the time monitored
+    slopes: tuple[Floats, Floats]  # (C, K) each: the derivatives of `observable` by log scale and by log shape
+    column: Ints  # (K,): which of the fitted scales and shapes a class has
+    fit: Fit  # those n scales, the shifts of Q periods, the n shapes
+
+    def error_of_seen(self, history: History, groups: Sequence[Floats]) -> Floats:
+        """Return the covariance (G, G) of the logarithms of the purchases expected to be seen in G groups of clicks.
+
+        groups: purchases (C, K) that are expected in all. How many of them are seen is as uncertain as the delays.
+        """
+        gradients = []
+        for made in groups:
+            by_scale, by_shape = (made * slope for slope in self.slopes)
+            by_period = np.bincount(history.period, by_scale.sum(axis=1), history.periods)
+            scales, shapes = (np.bincount(self.column, own.sum(axis=0)) for own in (by_scale, by_shape))
+            seen = max(float((made * self.observable).sum()), _TINY)
+            gradients.append(np.concatenate([scales, by_period, shapes]) / seen)
+        return self.fit.combine(np.array(gradients)).covariance
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,7 +66,8 @@ class Rates:
     device: Fit
     visit: Fit
     period: Fit
-    expected: Floats  # (C, K): rate × observable
+    made: Floats  # (C, K): purchases after a click, should its user be of class k
+    seen: Floats  # (C, K): those of them that fall within the time monitored
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,19 +81,37 @@ class Values:
 
 @dataclass(frozen=True, eq=False)
 class Conversion:
-    """Delays, rates and values of purchases."""
+    """Delays, rates and values of purchases, and the corrected weights (C, K) of each click's classes."""
 
     delays: Delays
     rates: Rates
     values: Values
-    observable: Floats  # (C,): the probability that a purchase of the click falls within the time monitored
+    weights: Floats
+
+    @property
+    def expected(self) -> tuple[Floats, Floats]:
+        """Purchases after each click (C,) that are expected to be seen, and in all."""
+        return (self.weights * self.rates.seen).sum(axis=1), (self.weights * self.rates.made).sum(axis=1)
+
+    def per_click(self, history: History, amount: Floats, clicks: Floats, *, count: int, source: str) -> Estimate:
+        """Return the mean of an amount (C,) that comes with purchases, those not yet seen included.
+
+        clicks: weights (C, K). What was seen is scaled by purchases expected in all over those expected to be seen:
+        purchases of the last weeks and of frequent users are seen more rarely, and their clicks convert otherwise.
+        """
+        made, weight = clicks * self.rates.made, clicks.sum(axis=1)
+        columns = (weight * amount, weight, made.sum(axis=1), (clicks * self.rates.seen).sum(axis=1))
+        rows = np.stack([history.per_user(own) for own in columns], axis=1)
+        value, error = function_of_totals(lambda t: t[:1] / t[1:2] * t[2:3] / t[3:], rows)
+        delays = value[0] * np.sqrt(self.delays.error_of_seen(history, [made])[0, 0])
+        return Estimate.from_error(value[0], np.hypot(error[0], delays), "log", count=count, source=source)
 
 
 def fit_conversion(history: History, chance: Floats, weights: Floats) -> Conversion:
     """Fit delays, then rates, then values, given the probability (U, K) and corrected weight (U, K) of each class."""
     delays = _fit_delays(history, chance, weights)
-    observable = (weights[history.user] * delays.observable).sum(axis=1)
-    return Conversion(delays, _fit_rates(history, weights, delays), _fit_values(history, chance, weights), observable)
+    rates, values = _fit_rates(history, weights, delays), _fit_values(history, chance, weights)
+    return Conversion(delays, rates, values, weights[history.user])
 
 
 def _reference_level(names: tuple[str, ...], levels: Ints) -> int:
@@ -140,8 +178,11 @@ def _fit_delays(history: History, chance: Floats, weights: Floats) -> Delays:
     by_column, period = _centred(history, fit, n, n)
     scale, shape = (own.combine(np.eye(n)[column]) for own in (by_column, fit[n + history.periods :]))
     log_scale = scale.values + period.values[history.period][:, None]
-    hazard = np.exp(np.clip(np.exp(shape.values) * (np.log(history.monitored)[:, None] - log_scale), -60.0, 5.0))
-    return Delays(scale, shape, period, np.asarray(-np.expm1(-hazard)))
+    k = np.exp(shape.values)
+    log_hazard = np.clip(k * (np.log(history.monitored)[:, None] - log_scale), -60.0, 5.0)
+    hazard = np.exp(log_hazard)
+    slope = hazard * np.exp(-hazard)  # of `observable`, by log hazard
+    return Delays(scale, shape, period, -np.expm1(-hazard), (-k * slope, log_hazard * slope), column, fit)
 
 
 def _fit_rates(history: History, weights: Floats, delays: Delays) -> Rates:
@@ -170,8 +211,8 @@ def _fit_rates(history: History, weights: Floats, delays: Delays) -> Rates:
         start += count - 1
     channel, device, visit = factors
     base, period = _centred(history, fit, classes, start)
-    expected = np.exp(x @ fit.values).reshape(-1, classes) * delays.observable
-    return Rates(base, channel, device, visit, period, expected)
+    made = np.exp(x @ fit.values).reshape(-1, classes)
+    return Rates(base, channel, device, visit, period, made, made * delays.observable)
 
 
 def _fit_values(history: History, chance: Floats, weights: Floats) -> Values:
@@ -192,7 +233,7 @@ class ClickWorth:
     hour_value: tuple[Estimate, ...]  # sine and cosine, log
 
 
-def worth_of_clicks(history: History, weights: Floats, conversion: Conversion) -> dict[str, ClickWorth]:
+def worth_of_clicks(history: History, conversion: Conversion) -> dict[str, ClickWorth]:
     """Return the worth of a click of every paid campaign, purchases not yet seen included.
 
     The course of a day is shrunk towards none.
@@ -201,17 +242,16 @@ def worth_of_clicks(history: History, weights: Floats, conversion: Conversion) -
     angle = 2.0 * np.pi * history.time[paid] / 24.0
     by_campaign = dummies(history.campaign[paid], count)
     x = np.hstack([by_campaign, by_campaign * np.sin(angle)[:, None], by_campaign * np.cos(angle)[:, None]])
-    expected = np.maximum((weights[history.user] * conversion.rates.expected).sum(axis=1)[paid], 1e-9)
+    expected = np.maximum(conversion.expected[0][paid], _TINY)
     precision = np.concatenate([np.full(count, _WEAK), np.full(2 * count, _PERIOD)])
     fit = fit_poisson(x, history.converted[paid], expected, np.ones(len(x)), history.user[paid], precision)
     value_source = "purchase value per click of the campaign, corrected for purchases not yet seen"
     hour_source, worth = "conversion by hour of the click, shrunk", {}
     for j, name in enumerate(history.campaigns):
         clicks = history.campaign == j
-        value, chance = (history.per_user(own * clicks) for own in (history.worth, conversion.observable))
-        number = int(clicks.sum())
+        number, weights = int(clicks.sum()), conversion.weights * clicks[:, None]
         worth[name] = ClickWorth(
-            ratio(value, chance, "log", count=number, source=value_source),
+            conversion.per_click(history, history.worth, weights, count=number, source=value_source),
             tuple(fit.estimate(count + i, count=number, source=hour_source) for i in (j, count + j)),
         )
     return worth

@@ -61,7 +61,8 @@ def discover(
         notes.append(f"columns absent from the export: {', '.join(export.absent)}")
     if not history.by_click.all():
         notes.append(
-            f"{int((~history.by_click).sum())} purchases have no click within the export: left out of delays and rates"
+            f"{int((~history.by_click).sum())} purchases have no click within the export: left out of delays, "
+            "rates and shares of the value"
         )
     hours, weekdays, months = seasonality(history)
     if len(months) < 12:
@@ -83,7 +84,7 @@ def discover(
         notes += _unmatched(history.campaigns, ads.campaigns)
         gap = ads.unknown()
         if gap is None:
-            worth, bought = worth_of_clicks(history, weights, conversion), _bought(history, conversion)
+            worth, bought = worth_of_clicks(history, conversion), _bought(history, conversion)
             fit = fit_competition(ads, history.day_period, worth, bought)
             competition, landscape, deviations["price"] = fit.competition, fit.landscape, fit.price
             notes += fit.notes
@@ -277,11 +278,11 @@ def _unmatched(clicked: tuple[str, ...], reported: tuple[str, ...]) -> list[str]
 def _bought(history: History, conversion: Conversion) -> Floats:
     """Return purchases after paid clicks by period (Q,), those not yet seen included."""
     paid = (history.campaign >= 0).astype(np.float64)
-    seen, clicks, could = (
+    bought, seen, made = (
         np.bincount(history.period, paid * column, history.periods)
-        for column in (history.converted, np.ones(len(paid)), conversion.observable)
+        for column in (history.converted, *conversion.expected)
     )
-    return np.asarray(seen * clicks / np.maximum(could, 1e-9), np.float64)
+    return np.asarray(bought * made / np.maximum(seen, 1e-9), np.float64)
 
 
 def _effects(periods: int, deviations: Mapping[str, Fit], notes: list[str]) -> dict[str, tuple[Estimate, ...]]:

@@ -23,7 +23,7 @@ from parallel_agents.core.errors import ConfigError
 from parallel_agents.core.seeding import Purpose, generator
 from parallel_agents.core.types import Floats, Ints
 from parallel_agents.market.discovery.click_history import History
-from parallel_agents.market.discovery.conversion import Conversion, Delays, Rates
+from parallel_agents.market.discovery.conversion import Conversion, Rates
 from parallel_agents.market.discovery.estimation import Estimate, Fit, function_of_totals, ratio
 from parallel_agents.market.discovery.patterns import CRISIS, Factor, Segment
 
@@ -208,26 +208,31 @@ def describe_segments(
 
     weights: those (U, K) of clicks.
     """
-    value_shares = _value_shares(history, weights, conversion.delays)
+    value_shares = _value_shares(history, conversion)
     concentration = [v.value / s for v, s in zip(value_shares, classes.share, strict=True)]
     order = [int(k) for k in np.argsort(concentration)[::-1]]
     names, notes = _name_classes(history, classes, value_shares, order)
     return {k: _segment(history, classes, conversion, value_shares[k], weights, k, names[k]) for k in order}, notes
 
 
-def _value_shares(history: History, weights: Floats, delays: Delays) -> list[Estimate]:
-    """Return each class's share of value, later purchases included: Σ value × clicks / observable clicks."""
-    classes, users = weights.shape[1], len(weights)
-    spent = weights * np.bincount(history.buyer, history.value, users)[:, None]
-    clicks = weights * history.clicks[:, None]
-    observable = weights * np.stack([history.per_user(own) for own in delays.observable.T], axis=1)
+def _value_shares(history: History, conversion: Conversion) -> list[Estimate]:
+    """Return each class's share of value, later purchases included: Σ value × purchases expected / those seen."""
+    weights, rates = conversion.weights, conversion.rates
+    classes = weights.shape[1]
+    made, seen = weights * rates.made, weights * rates.seen
+    spent = weights * history.worth[:, None]
+    rows = np.stack([history.per_user(own) for own in np.hstack([spent, made, seen]).T], axis=1)
 
     def shares(t: Floats) -> Floats:
         total = t[:classes] * t[classes : 2 * classes] / t[2 * classes :]
         return np.asarray(total / total.sum())
 
-    value, error = function_of_totals(shares, np.hstack([spent, clicks, observable]))
-    count = len(history.value)
+    value, error = function_of_totals(shares, rows)
+    only = np.eye(classes)
+    by_seen = np.diag(value) - np.outer(value, value)  # derivatives by the logarithms of purchases seen, less the sign
+    delays = by_seen @ conversion.delays.error_of_seen(history, [made * own for own in only]) @ by_seen
+    error = np.sqrt(error**2 + np.diag(delays))
+    count = int(history.by_click.sum())
     source = f"purchases: {count} values, weighted by class, corrected for purchases not yet seen"
     return [Estimate.from_error(v, e, "logit", count=count, source=source) for v, e in zip(value, error, strict=True)]
 
@@ -272,7 +277,7 @@ def _segment(
     users, members = len(w), max(1, round(float(user_weight.sum())))
     purchases = history.per_user(history.converted)
     bought = round(float(w @ purchases))
-    observable = history.per_user(delays.observable[:, k])
+    only_k = conversion.weights * (np.arange(len(classes.share)) == k)
     delay_source = f"delays of {bought} purchases, Weibull, right-truncated"
     clustered = "weighted by class, users as clusters"
     interest, interest_spread = _interest(history, classes, k, members)
@@ -308,8 +313,8 @@ def _segment(
         ),
         value_share=value_share,
         visits=ratio(w * history.clicks, user_weight, "log", count=members, source=f"clicks per user, {clustered}"),
-        conversion=ratio(
-            w * purchases, w * observable, "log", count=bought, source=f"purchases per click, {clustered}"
+        conversion=conversion.per_click(
+            history, history.converted, only_k, count=bought, source=f"purchases per click, {clustered}"
         ),
         base=rates.base.log_estimate(k, count=bought, source="conversion regression: class at the references"),
         value_log_mean=values.mean.estimate(k, count=bought, source="log purchase values"),
@@ -362,7 +367,7 @@ def interest_lift(history: History, weights: Floats, rates: Rates, segments: Map
     known = pages > 0
     top, bottom = np.zeros(len(pages)), np.zeros(len(pages))
     for k, segment in segments.items():
-        expected = history.per_user(rates.expected[:, k])
+        expected = history.per_user(rates.seen[:, k])
         surplus = (history.per_user(history.converted) - expected) * weights[:, k] * known
         top += surplus * (measured - segment.interest.value)
         bottom += weights[:, k] * known * expected * segment.interest_spread.value**2
@@ -380,10 +385,10 @@ def factors(
         clicks, bought = int(at_level.sum()), int(at_level @ history.converted)
         result[name] = Factor(
             share=ratio(history.per_user(at_level), history.clicks, "logit", count=clicks, source="clicks"),
-            conversion=ratio(
-                history.per_user(at_level * history.converted),
-                history.per_user(at_level * conversion.observable),
-                "log",
+            conversion=conversion.per_click(
+                history,
+                history.converted,
+                conversion.weights * at_level[:, None],
                 count=bought,
                 source="purchases per click",
             ),

@@ -20,7 +20,7 @@ from parallel_agents.core.types import Floats, Ints
 from parallel_agents.market.database import load_pyarrow
 from parallel_agents.market.sample.ad_reports import AdReports, draw_reports
 from parallel_agents.market.sample.hidden_market import LANDSCAPES, HiddenMarket
-from parallel_agents.market.sample.user_journeys import HOUR, Calendar, Journeys, draw_journeys
+from parallel_agents.market.sample.user_journeys import HOUR, Calendar, Journeys, draw_journeys, worth_of_segments
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -55,11 +55,9 @@ class Sample:
         """Return everything hidden as plain values: parameters, what discovery should find, each day's landscape."""
         calendar = self.journeys.calendar
         months = tuple(int(m) + 1 for m in np.unique(calendar.months))
-        rates = calendar.mean_by_segment(self.market, calendar.conversion)
-        values = calendar.mean_by_segment(self.market, calendar.conversion * np.exp(calendar.value))
         return {
             "market": plain(self.market),
-            "estimates": self.market.truth(months, rates, values),
+            "estimates": self.market.truth(months, *worth_of_segments(self.market, calendar)),
             "landscape_of_day": [LANDSCAPES[i] for i in self.reports.landscape],
         }
 

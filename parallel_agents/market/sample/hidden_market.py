@@ -247,20 +247,18 @@ class HiddenMarket:
             * (by_visit @ self.visit_factor)
         )
 
-    def truth(self, months: tuple[int, ...], rates: Floats, values: Floats) -> dict[str, float]:
+    def truth(self, months: tuple[int, ...], conversion: Floats, value: Floats) -> dict[str, float]:
         """Return what discovery should find, under the addresses of `Patterns.estimates`.
 
-        `months` are those of the export, counted from 1. `rates` and `values` (K,) are the mean effects of the
-        export's weeks on conversion and on value per click.
+        `months` are those of the export, counted from 1. `conversion` and `value` (K,) are means of a click.
         """
         result: dict[str, float] = {}
-        rate = self.segment_conversion() * rates
-        value = self.share * (1.0 + self.visits) * self.segment_conversion() * values * self.value
+        worth = self.share * (1.0 + self.visits) * value
         by_segment = {
             "share": self.share,
-            "value_share": value / value.sum(),
+            "value_share": worth / worth.sum(),
             "visits": 1.0 + self.visits,
-            "conversion": rate,
+            "conversion": conversion,
             "value_log_mean": np.log(self.value) - self.value_spread**2 / 2.0,
             "value_log_spread": self.value_spread,
             "delay_hours": self.delay_hours,

@@ -91,7 +91,7 @@ def test_interest_lift_equals_the_value_worked_out_by_hand():
     """
     history = one_click_users(pages=[10, 10, 20, 0], health_pages=[8, 4, 2, 0], converted=[1, 0, 1, 1])
     weights = np.array([[1.0, 0.0], [1.0, 0.0], [0.0, 1.0], [0.0, 1.0]])
-    rates = SimpleNamespace(expected=np.full((4, 2), 0.5))
+    rates = SimpleNamespace(seen=np.full((4, 2), 0.5))
     found = interest_lift(history, weights, rates, {0: segment(0.5, 0.2), 1: segment(0.2, 0.1)})
     assert found.value == pytest.approx(10 / 3, rel=1e-9)
     assert found.count == 3

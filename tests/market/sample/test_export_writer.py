@@ -12,7 +12,7 @@ import pytest
 
 from parallel_agents.core.errors import ConfigError
 from parallel_agents.market.sample import LANDSCAPES, HiddenMarket, draw_sample, write_sample
-from parallel_agents.market.sample.user_journeys import draw_journeys
+from parallel_agents.market.sample.user_journeys import draw_journeys, worth_of_segments
 
 
 def test_events_have_the_export_schema(sample):
@@ -70,6 +70,20 @@ def test_purchases_follow_the_last_click_after_a_delay_and_within_the_window(jou
     hours = wait / 3.6e9
     slow, fast = (np.median(hours[j.segment[j.user[j.bought_click]] == k]) for k in (1, 0))
     assert slow > 5 * fast
+
+
+def test_the_hidden_conversion_is_that_of_the_clicks_and_no_probability_is_above_1(journeys):
+    """A good hour of a good week would make more than one purchase of a late visit of crisis parents."""
+    market, segment = HiddenMarket(), journeys.segment[journeys.user]
+    chance = journeys.conversion(market)
+    assert (chance[segment == 0] == 1.0).mean() > 0.01
+    assert chance.max() == 1.0
+    conversion, value = worth_of_segments(market, journeys.calendar)
+    for k in range(4):
+        assert conversion[k] == pytest.approx(chance[segment == k].mean(), rel=0.02)
+        assert value[k] == pytest.approx(market.value[k] * conversion[k], rel=0.2)  # weeks of higher value differ
+    bought = np.bincount(segment[journeys.bought_click], minlength=4) / np.bincount(segment)
+    assert 0.9 < bought[0] / conversion[0] < 1.0  # crisis parents decide within hours
 
 
 def test_click_volume_follows_the_hidden_hour_factors(journeys):
