@@ -54,7 +54,7 @@ SEED ?= $(shell $(PYTHON) -c 'import secrets; print(secrets.randbelow(10**6))')
 random: SEED := $(SEED)
 random: setup
 	@echo "order of the tests: make random SEED=$(SEED)"
-	$(BIN)/pytest -n 2 --dist worksteal -q --random-order --random-order-seed=$(SEED)
+	$(BIN)/pytest -n 3 --dist worksteal -q --random-order --random-order-seed=$(SEED)
 
 # sorrel's own games through the adapter, in an environment of their own: `make sorrel VERSION=3.13`.
 VERSION ?= 3.12
