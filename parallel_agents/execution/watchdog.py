@@ -15,6 +15,7 @@ import itertools
 import mmap
 import os
 import signal
+import statistics
 import sys
 import tempfile
 import threading
@@ -204,13 +205,18 @@ class MemoryMonitor:
         if not growing and now <= self._bound:
             return None
         self._reported, self._bound = True, 2.0 * now
-        (first, before), (last, after) = self._beside_buffers[0], self._beside_buffers[-1]
         return {
             "resident_bytes": now,
-            "bytes_per_epoch": (after - before) // max(1, last - first),
+            "bytes_per_epoch": self._growth(),
             "advice": "look for what keeps growing in the environment or in models of its own; buffers of their own "
             "that are still filling up look the same",
         }
+
+    def _growth(self) -> int:
+        """Return bytes per epoch in the median period: what was allocated once, a library say, is no part of it."""
+        ends = self._beside_buffers[:: min(PERIOD, max(1, len(self._beside_buffers) - 1))]
+        rates = [(after - before) // (last - first) for (first, before), (last, after) in itertools.pairwise(ends)]
+        return statistics.median_low(rates) if rates else 0
 
     def _grows_steadily(self) -> bool:
         ends = [size for _, size in self._beside_buffers[::PERIOD]]

@@ -183,6 +183,15 @@ def test_f36_what_grows_once_or_is_given_back_is_no_leak() -> None:
         assert [growth.after(WARM_UP + n) for n in range(28)] == [None] * 28
 
 
+def test_f36_memory_that_is_allocated_once_does_not_change_how_fast_a_leak_is_said_to_grow() -> None:
+    mega = 2**20
+    for jump in (2, 6, 10):  # in each of the three periods: a library is imported, say
+        sizes = iter(2**30 + mega * (5 * n + 90 * (n >= jump)) for n in range(28))
+        growth = MemoryMonitor(0, measure=lambda sizes=sizes: next(sizes))  # type: ignore[misc]
+        (told,) = [told for n in range(28) if (told := growth.after(WARM_UP + n)) is not None]
+        assert told["bytes_per_epoch"] == 5 * mega
+
+
 def test_f36_the_memory_of_other_processes_counts_and_of_those_that_have_ended_does_not() -> None:
     assert resident_bytes(["self", "self"]) >= 2 * 10 * 2**20
     assert resident_bytes([2**30]) == 0
