@@ -12,7 +12,6 @@ import contextlib
 import contextvars
 import faulthandler
 import itertools
-import mmap
 import os
 import signal
 import statistics
@@ -225,11 +224,15 @@ class MemoryMonitor:
 
 
 def resident_bytes(pids: Iterable[int | str] = ("self",)) -> int:
-    """Return the bytes of memory that some processes hold; 0 if the system does not say."""
+    """Return the bytes of memory that some processes hold; 0 if the system does not say.
+
+    Pages of files, such as the code of libraries, are left out: the system drops them and reads them again as it likes.
+    """
     total = 0
     for pid in pids:
-        with contextlib.suppress(OSError, IndexError), open(f"/proc/{pid}/statm", "rb", buffering=0) as file:
-            total += int(file.read().split()[1]) * mmap.PAGESIZE  # no file or number: the process has just ended
+        with contextlib.suppress(OSError, ValueError), open(f"/proc/{pid}/status", "rb", buffering=0) as file:
+            words = file.read().split()  # no file or number: the process has just ended
+            total += sum(1024 * int(words[words.index(kind) + 1]) for kind in (b"RssAnon:", b"RssShmem:"))
     return total
 
 

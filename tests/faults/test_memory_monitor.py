@@ -192,6 +192,19 @@ def test_f36_memory_that_is_allocated_once_does_not_change_how_fast_a_leak_is_sa
         assert told["bytes_per_epoch"] == 5 * mega
 
 
+def test_f36_pages_of_files_are_no_memory_that_a_run_holds(tmp_path: Path) -> None:
+    """The system drops them when it likes; when they are read again, nothing has grown."""
+    size = 32 * 2**20
+    (tmp_path / "library").write_bytes(bytes(size))
+    before = resident_bytes()
+    with (tmp_path / "library").open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as pages:
+        assert sum(pages[i] for i in range(0, size, mmap.PAGESIZE)) == 0
+        assert resident_bytes() - before < size // 4
+    with mmap.mmap(-1, size) as shared:
+        shared.write(b"x" * size)
+        assert resident_bytes() - before > size // 2
+
+
 def test_f36_the_memory_of_other_processes_counts_and_of_those_that_have_ended_does_not() -> None:
     assert resident_bytes(["self", "self"]) >= 2 * 10 * 2**20
     assert resident_bytes([2**30]) == 0
