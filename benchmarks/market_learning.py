@@ -2,6 +2,7 @@
 
     python -m benchmarks.market_learning              both studies; `worlds` or `importance` runs one of them
     python -m benchmarks.market_learning worlds --seeds 4 --worlds 60 --epochs 80      a smaller study
+    python -m benchmarks.market_learning importance --objective profit --epochs 40 --seeds 20      trained for profit
 
 worlds       100 worlds compared with one, on unseen worlds and an unseen type
 importance   batches with more crisis parents compared with uniform batches
@@ -19,12 +20,14 @@ import os
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
+from typing import get_args
 
 import numpy as np
 
 from benchmarks.run import provenance
 from benchmarks.tables import measured
 from parallel_agents.core.types import Array, EpochStats
+from parallel_agents.market.actions import Objective
 from parallel_agents.market.baselines import Played
 from parallel_agents.market.compare import COMPARED, Study, compare_ways, play_baselines
 from parallel_agents.market.discovery import load_patterns
@@ -44,6 +47,7 @@ def main() -> None:
     options.add_argument("what", nargs="?", choices=("both", *COMPARED), default="both")
     options.add_argument("--patterns", type=Path, default=PATTERNS)
     options.add_argument("--algo", choices=("ppo", "dqn"), default="ppo")
+    options.add_argument("--objective", choices=get_args(Objective), default="score")
     options.add_argument("--seeds", type=int, default=10)
     options.add_argument("--worlds", type=int, default=100)
     options.add_argument("--epochs", type=int, default=200)
@@ -52,6 +56,7 @@ def main() -> None:
     study = Study(
         load_patterns(chosen.patterns),
         algorithm=chosen.algo,
+        objective=chosen.objective,
         worlds=chosen.worlds,
         epochs=chosen.epochs,
         seeds=chosen.seeds,
@@ -61,7 +66,8 @@ def main() -> None:
     )
     studies = list(COMPARED) if chosen.what == "both" else [chosen.what]
     ways = list(dict.fromkeys(way for what in studies for way in COMPARED[what]))
-    setting = f"{study.algorithm}, {study.worlds} worlds, {study.epochs} epochs, {study.seeds} seeds"
+    aim, picture = ("", "") if study.objective == "score" else (" for profit", "_profit")
+    setting = f"{study.algorithm}{aim}, {study.worlds} worlds, {study.epochs} epochs, {study.seeds} seeds"
     where = provenance()  # of the code that runs, whatever is committed meanwhile
     with ProcessPoolExecutor(os.cpu_count(), multiprocessing.get_context("spawn"), max_tasks_per_child=1) as pool:
         started = {way: pool.submit(_train, study, way) for way in ways}
@@ -76,11 +82,11 @@ def main() -> None:
             print(json.dumps(compared), flush=True)
             known = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
             RESULTS.write_text(json.dumps(known | found, indent=1) + "\n")
-            _draw(PICTURES / f"market_{what}.png", compared["baselines"], curves)
+            _draw(PICTURES / f"market_{what}{picture}.png", study.objective, compared["baselines"], curves)
 
 
 class _Curve(BaseCallback):
-    """Keeps the rewards (seeds,) of every epoch: the mean expected score in the worlds of the training."""
+    """Keeps the rewards (seeds,) of every epoch: the mean expected score, or profit, in the worlds of the training."""
 
     def __init__(self) -> None:
         self.rewards: list[Array] = []
@@ -95,8 +101,13 @@ def _train(study: Study, way: str) -> tuple[list[list[Played]], list[list[float]
     return study.train(way, [curve]), np.transpose(curve.rewards).tolist()
 
 
-def _draw(out: Path, baselines: Mapping[str, Sequence[float]], curves: Mapping[str, Sequence[Sequence[float]]]) -> None:
-    """Draw the rewards of all seeds by epoch, beside the scores of the baselines in unseen worlds."""
+def _draw(
+    out: Path,
+    objective: str,
+    baselines: Mapping[str, Sequence[float]],
+    curves: Mapping[str, Sequence[Sequence[float]]],
+) -> None:
+    """Draw the rewards of all seeds by epoch, beside what the baselines reach in unseen worlds."""
     figure = new_figure(8.0, 4.5)
     axes = figure.subplots()
     for i, (way, rows) in enumerate(curves.items()):
@@ -104,7 +115,7 @@ def _draw(out: Path, baselines: Mapping[str, Sequence[float]], curves: Mapping[s
         axes.plot(np.mean(rows, axis=0), color=f"C{i}", label=f"trained, {way}")
     for i, (name, (mean, *_)) in enumerate(baselines.items()):
         axes.axhline(mean, color=f"C{len(curves) + i}", linestyle="--", linewidth=1.0, label=f"{name}, unseen worlds")
-    axes.set(xlabel="epoch", ylabel="score while learning (with exploration)")
+    axes.set(xlabel="epoch", ylabel=f"{objective} while learning (with exploration)")
     axes.spines[["top", "right"]].set_visible(False)
     axes.legend(frameon=False, fontsize="small")
     save_figure(figure, out)

@@ -38,9 +38,9 @@ def study(patterns: str = "", worlds: int = 100, episodes: int = 3) -> dict[str,
     constant = results["best constant"]
     rows = {}
     for name, played in results.items():
-        gain = (played.by_world - constant.by_world) / constant.score.mean()
+        gain = (played.by_world() - constant.by_world()) / constant.score.mean()
         rows[name] = {
-            "score": list(mean_interval(played.by_world)),
+            "score": list(mean_interval(played.by_world())),
             "over_best_constant": list(mean_interval(gain)),
             "profit_over_budget": float(played.profit.mean()),
             "spent": float(played.spent.mean()),

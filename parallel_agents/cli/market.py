@@ -225,6 +225,8 @@ class Compare(Command):
     """Many worlds or one; importance sampling on or off; constant strategies; random, constant, pacer and oracle."""
     algo: Literal["ppo", "dqn"] = "ppo"
     """Learner of a training."""
+    objective: Literal["score", "profit"] = "score"
+    """What a training rewards, and what its baselines are chosen by."""
     seeds: int = 10
     """Number of paired seeds."""
     worlds: int = 100

@@ -267,13 +267,13 @@ def evaluate_bidder(options: Evaluate) -> None:
     mix = None if options.world_type is None else {options.world_type: 1.0}
     unseen = create_world_variants(patterns, options.episodes, mix, seed=UNSEEN_SEED)
     goals = {"budget": options.budget, "target": options.target_cpa}
+    objective = environment.config.world["objective"]
     progress.write("choosing the baselines in training worlds")
-    bidders = {"trained": TrainedBidder.of(environment), **study_baselines(patterns, 60, **goals)}
+    bidders = {"trained": TrainedBidder.of(environment), **study_baselines(patterns, 60, by=objective, **goals)}
     with MarketWorlds(unseen, **goals) as market:  # type: ignore[arg-type]
         progress.write(f"playing {options.episodes} unseen worlds")
         results = compare_baselines(bidders, market, [0])
-        profit = environment.config.world["objective"] == "profit"
-        rewards = {name: one.profit[:, 0] if profit else one.by_world for name, one in results.items()}
+        rewards = {name: one.by_world(objective) for name, one in results.items()}
         if options.plot is not None:
             shown = {name: bidders[name] for name in ("trained", "pid pacer")} | {"oracle": oracle(market, 0, bidders)}
             market_plots.pacing_of_a_day(market, shown, options.plot)
@@ -318,6 +318,7 @@ def compare(options: Compare) -> None:
     study = Study(
         patterns,
         algorithm=options.algo,
+        objective=options.objective,
         worlds=options.worlds,
         epochs=options.epochs,
         seeds=options.seeds,
@@ -335,7 +336,10 @@ def compare(options: Compare) -> None:
             f"{one.figure}: {first} {a.mean():.3f}, {second} {b.mean():.3f}, difference {mean:+.3f} "
             f"({low:+.3f} to {high:+.3f} over {len(a)} seeds, {lowest:+.3f} to {highest:+.3f} over worlds)\n"
         )
-    lines += [f"{name}: score {m:.3f} ({low:.3f} to {high:.3f})\n" for name, (m, low, high) in found.baselines.items()]
+    lines += [
+        f"{name}: {options.objective} {mean:.3f} ({low:.3f} to {high:.3f})\n"
+        for name, (mean, low, high) in found.baselines.items()
+    ]
     print_result({"what": options.what, **found.as_dict()}, "".join(lines), as_json=options.json)
 
 

@@ -4,8 +4,8 @@
     results = play(MarketWorlds(unseen), baselines["pid pacer"], epochs=range(5))
 
 A bidder offers `alpha` × the predicted value of a click, in every campaign. Constants and gains are chosen in training
-worlds. The oracle reads the parameters of the world, and its settings are searched for every world, budget and target
-in other episodes, with other random numbers.
+worlds, by score or by profit. The oracle reads the parameters of the world, and its settings are searched for every
+world, budget and target in other episodes, with other random numbers; it looks for the highest score.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import numpy as np
 
 from parallel_agents.core.seeding import Purpose, generator, uniforms
 from parallel_agents.core.types import Floats, Ints
+from parallel_agents.market.actions import Objective
 from parallel_agents.market.simulation import MarketWorlds
 from parallel_agents.market.worlds import World
 
@@ -170,10 +171,9 @@ class Played:
     crisis_value: Floats
     spent: Floats  # share of the budget
 
-    @property
-    def by_world(self) -> Floats:
-        """Mean score of every world (W,)."""
-        return np.asarray(self.score.mean(axis=1))
+    def by_world(self, figure: str = "score") -> Floats:
+        """Return the mean of a figure in every world (W,)."""
+        return np.asarray(getattr(self, figure).mean(axis=1))
 
 
 def steps_of(market: MarketWorlds, bidder: Bidder, epoch: int) -> Iterator[Floats]:
@@ -200,22 +200,22 @@ def play(market: MarketWorlds, bidder: Bidder, epochs: Iterable[int]) -> Played:
 
 
 class _Search(Generic[Tried]):
-    """The candidate with the highest mean score in some episodes, of those tried so far."""
+    """The candidate with the highest mean score (or profit) in some episodes, of those tried so far."""
 
-    def __init__(self, market: MarketWorlds, epochs: Sequence[int], start: Tried) -> None:
-        self._market, self._epochs = market, epochs
+    def __init__(self, market: MarketWorlds, epochs: Sequence[int], by: Objective, start: Tried) -> None:
+        self._market, self._epochs, self._by = market, epochs, by
         self.best, self._top = start, -np.inf
 
     def attempt(self, candidate: Tried) -> None:
         """Play a candidate, and keep it if it does better."""
-        score = float(play(self._market, candidate, self._epochs).score.mean())
+        score = float(play(self._market, candidate, self._epochs).by_world(self._by).mean())
         if score > self._top:
             self.best, self._top = candidate, score
 
 
-def best_constant(market: MarketWorlds, epochs: Sequence[int]) -> Constant:
+def best_constant(market: MarketWorlds, epochs: Sequence[int], by: Objective = "score") -> Constant:
     """Return the constant of the highest mean score: alpha, then creative, then alpha of each campaign, twice."""
-    search = _Search(market, epochs, Constant(ALPHAS[0]))
+    search = _Search(market, epochs, by, Constant(ALPHAS[0]))
     for alpha in ALPHAS:
         search.attempt(Constant(alpha))
     for creative in range(1, market.creatives):
@@ -233,11 +233,11 @@ def _times(numbers: Floats, j: int, factor: float) -> Floats:
     return np.where(np.arange(len(numbers)) == j, factor, 1.0) * numbers
 
 
-def best_pacer(market: MarketWorlds, epochs: Sequence[int], constant: Constant) -> PIDPacer:
+def best_pacer(market: MarketWorlds, epochs: Sequence[int], constant: Constant, by: Objective = "score") -> PIDPacer:
     """Return the pacer of the highest mean score, with the creative of a constant and at first its mix."""
     alpha = np.broadcast_to(np.asarray(constant.alpha, np.float64), (market.campaigns,))
     mix = alpha / np.exp(np.log(alpha).mean())
-    search = _Search(market, epochs, PIDPacer(mix=mix, creative=constant.creative))
+    search = _Search(market, epochs, by, PIDPacer(mix=mix, creative=constant.creative))
     choices: tuple[tuple[str, tuple[float, ...]], ...] = (
         ("start", (0.01, 0.02, 0.03, 0.05, 0.1, 0.2)),
         ("cap", (0.002, 0.003, 0.0045, 0.006, 0.008, 0.012, 0.02)),
@@ -292,11 +292,13 @@ def _informed(pacer: PIDPacer, settings: Floats) -> Oracle:
     return Oracle(start, *gains, cap=cap, mix=mix, **exponents)
 
 
-def fit_baselines(worlds: Sequence[World], epochs: Sequence[int] = (0, 1, 2), **options: object) -> dict[str, Bidder]:
+def fit_baselines(
+    worlds: Sequence[World], epochs: Sequence[int] = (0, 1, 2), by: Objective = "score", **options: object
+) -> dict[str, Bidder]:
     """Return random play, the best constant and the best pacer of some worlds; options are those of `MarketWorlds`."""
     with MarketWorlds(worlds, **options) as market:  # type: ignore[arg-type]
-        constant = best_constant(market, epochs)
-        pacer = best_pacer(market, epochs, constant)
+        constant = best_constant(market, epochs, by)
+        pacer = best_pacer(market, epochs, constant, by)
     return {"random": Random(), "best constant": constant, "pid pacer": pacer}
 
 

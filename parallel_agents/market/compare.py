@@ -1,7 +1,7 @@
 """Compare two ways to train on paired seeds with equal numbers of updates, beside the baselines.
 
-worlds       W different worlds, or W columns of a single world: the score in unseen worlds and in an unseen type
-importance   more crisis parents in every batch, or uniform draws: value from crisis parents, and value of all
+worlds       W different worlds, or W columns of a single world: the objective in unseen worlds and in an unseen type
+importance   more crisis parents in every batch, or uniform draws: value from crisis parents, value of all, spending
 
 Both train with the engine (`MarketEnvironment`, PPO or DQN); all seeds of a way are replicas in one stack.
 """
@@ -18,6 +18,7 @@ import numpy as np
 from parallel_agents.core.config import merge
 from parallel_agents.core.errors import ConfigError
 from parallel_agents.core.types import Floats
+from parallel_agents.market.actions import Objective
 from parallel_agents.market.baselines import Bidder, Played, compare_baselines, fit_baselines, play
 from parallel_agents.market.discovery import Patterns
 from parallel_agents.market.market_environment import MarketEnvironment
@@ -49,9 +50,14 @@ WAYS: Mapping[str, Mapping[str, Any]] = {
 }
 """Changes of a recipe, by the name of a way to train; without a correction of weights, which would undo the shift."""
 COMPARED = {"worlds": ("many worlds", "one world"), "importance": ("importance", "many worlds")}
-FIGURES = {
-    "worlds": {"score": "score"},
-    "importance": {"crisis_value": "value from crisis parents", "value": "value", "score": "score"},
+FIGURES = {"worlds": (), "importance": ("crisis_value", "value", "spent")}
+"""Figures that a comparison shows beside the objective of the training."""
+TITLES = {
+    "score": "score",
+    "profit": "profit over budget",
+    "crisis_value": "value from crisis parents",
+    "value": "value",
+    "spent": "share of the budget that is spent",
 }
 UNSEEN_SEED = 2**40
 """Seed of the worlds of evaluations; no training uses such seeds."""
@@ -95,7 +101,7 @@ class Comparison:
 
     paired: list[Paired]
     baselines: dict[str, Interval]
-    """score of each baseline in unseen worlds, with its interval over worlds"""
+    """what each baseline reaches of the objective in unseen worlds, with its interval over worlds"""
 
     def as_dict(self) -> dict[str, Any]:
         """Return everything as plain values."""
@@ -109,12 +115,14 @@ class Comparison:
 class Study:
     """What the comparisons have in common.
 
+    objective: what training rewards, and what the baselines are chosen by.
     held_out: a type of world that is left out of the training; None: none is.
     episodes: of one evaluation, each in a world of its own.
     """
 
     patterns: Patterns
     algorithm: Literal["ppo", "dqn"] = "ppo"
+    objective: Objective = "score"
     worlds: int = 100
     epochs: int = 150
     seeds: int = 10
@@ -136,7 +144,7 @@ class Study:
                 "seeds": self.seeds,
                 "record_period": 0,
             },
-            "world": {"world_types": mix},
+            "world": {"world_types": mix, "objective": self.objective},
             "parallel": {"train_interval": 1, "policy_lag": 0, "backend": "inline"},
         }
         return MarketEnvironment(self.patterns, merge(base, recipe(self.algorithm, self.epochs), changes))
@@ -176,20 +184,21 @@ def compare_ways(
     paired = []
     for i, (kind, played) in enumerate(zip(study.kinds, baselines, strict=True)):
         place = "unseen worlds" if kind is None else f"unseen type {kind.value}"
-        for name, title in FIGURES[what].items():
-            mine, other = (
-                np.array([getattr(seed[i], name).mean(axis=1) for seed in trained[way]]) for way in (first, second)
-            )
-            paired.append(Paired(f"{title}, {place}", (first, second), (mine, other)))
+        for name in (*FIGURES[what], study.objective):
+            title = f"{TITLES[name]}, {place}"
+            mine, other = (np.array([seed[i].by_world(name) for seed in trained[way]]) for way in (first, second))
+            paired.append(Paired(title, (first, second), (mine, other)))
             for baseline, one in played.items():
-                same = np.repeat(getattr(one, name).mean(axis=1)[None], len(mine), axis=0)
-                paired.append(Paired(f"{title}, {place}", (first, baseline), (mine, same)))
-    return Comparison(paired, {name: mean_interval(one.by_world) for name, one in baselines[0].items()})
+                same = np.repeat(one.by_world(name)[None], len(mine), axis=0)
+                paired.append(Paired(title, (first, baseline), (mine, same)))
+    return Comparison(
+        paired, {name: mean_interval(one.by_world(study.objective)) for name, one in baselines[0].items()}
+    )
 
 
 def play_baselines(study: Study) -> list[dict[str, Played]]:
     """Return the results of the baselines in the worlds of every kind of a study."""
-    baselines = study_baselines(study.patterns, threads=study.threads)
+    baselines = study_baselines(study.patterns, by=study.objective, threads=study.threads)
     results = []
     for kind in study.kinds:
         with study.unseen(kind) as market:

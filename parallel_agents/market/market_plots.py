@@ -105,10 +105,10 @@ def baseline_panels(results: Mapping[str, Played], worlds: Sequence[World]) -> l
              for name, row in rows.items()]  # fmt: skip
     note = f"means and 95 % intervals over {len(worlds)} unseen worlds"
     columns = ["bidder", "score", "profit over budget", "value from crisis parents", "share of budget spent"]
-    scores = {world.index: float(score) for world, score in zip(worlds, results[first].by_world, strict=True)}
+    scores = {world.index: float(score) for world, score in zip(worlds, results[first].by_world(), strict=True)}
     return [
         table("Bidders", columns, cells, note=note),
-        intervals("Scores", {n: mean_interval(played.by_world) for n, played in results.items()}, xlabel="score",
+        intervals("Scores", {n: mean_interval(played.by_world()) for n, played in results.items()}, xlabel="score",
                   note=note),
         *_scored_worlds(worlds, scores),
     ]  # fmt: skip

@@ -59,6 +59,16 @@ def test_the_pacer_spends_the_budget_evenly_and_the_cap_binds():
     assert (capped.spent < 0.1).all()
 
 
+def test_a_constant_for_profit_earns_more_than_one_for_the_score():
+    """A target that nobody reaches makes every purchase count as little; for profit the market is worth its price."""
+    with MarketWorlds(priced_worlds(), threads=1, auctions_per_step=20, budget=200.0, target=0.05) as market:
+        bids = {by: best_constant(market, [0, 1], by) for by in ("score", "profit")}
+        earned = {by: play(market, bidder, [0, 1]).by_world("profit").mean() for by, bidder in bids.items()}
+        scores = {by: play(market, bidder, [0, 1]).by_world().mean() for by, bidder in bids.items()}
+    assert earned["profit"] > earned["score"]
+    assert scores["score"] > scores["profit"]
+
+
 def test_the_oracle_knows_what_a_common_constant_cannot():
     """With the same target, a dear world needs a high bid, and a cheap one a low bid."""
     with MarketWorlds(priced_worlds(), threads=1, auctions_per_step=20, budget=50.0, target=1.2) as market:

@@ -79,7 +79,7 @@ def test_train_evaluate_and_export(run_market, patterns_file, tmp_path, capsys, 
     """Someone trains a bidder, compares it with the baselines, exports it, and cannot overwrite it by accident."""
     fit = study.study_baselines  # fitted in an episode of 2 worlds instead of 3 of 60, which takes half a minute
     monkeypatch.setattr(
-        market_commands, "study_baselines", lambda patterns, _, **goals: fit(patterns, 2, epochs=(0,), **goals)
+        market_commands, "study_baselines", lambda patterns, _, **options: fit(patterns, 2, epochs=(0,), **options)
     )
     run = str(tmp_path / "run")
     words = ["train", patterns_file, "--out", run, "--worlds", "4", "--epochs", "2", "--episodes", "0"]
@@ -130,8 +130,12 @@ def test_compare_ways_to_train_beside_the_baselines(run_market, patterns_file, m
     rivals = [next(key for key in one if key not in ("figure", "many worlds")) for one in result["comparisons"][:5]]
     assert rivals == ["one world", "random", "best constant", "pid pacer", "oracle"]
     assert set(result["baselines"]) == {"random", "best constant", "pid pacer", "oracle"}
-    result = run_market(*words, "--what", "importance", "--algo", "dqn")
-    assert result["comparisons"][0]["figure"] == "value from crisis parents, unseen worlds"
+    result = run_market(*words, "--what", "importance", "--algo", "dqn", "--objective", "profit")
+    figures = [one["figure"].removesuffix(", unseen worlds") for one in result["comparisons"]]
+    aims = ["value from crisis parents", "value", "share of the budget that is spent", "profit over budget"]
+    assert figures[::5] == aims
+    reached = {one["figure"]: one["oracle"] for one in result["comparisons"] if "oracle" in one}
+    assert result["baselines"]["oracle"][0] == pytest.approx(reached["profit over budget, unseen worlds"])
 
 
 @pytest.mark.parametrize(
