@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from parallel_agents.core.seeding import Purpose, generator
+from parallel_agents.market import baselines
 from parallel_agents.market.discovery import Patterns, discover, sample_patterns
 from parallel_agents.market.sample import Sample, draw_sample
 from parallel_agents.market.worlds import World, create_world_variants
@@ -41,3 +42,10 @@ def worlds(patterns: Patterns) -> tuple[World, ...]:
 @pytest.fixture
 def rng() -> np.random.Generator:
     return generator(7, Purpose.WORLD)
+
+
+@pytest.fixture
+def short_search(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the oracle try few candidates: what it finds is tested with the baselines, here that it takes part."""
+    monkeypatch.setattr(baselines, "_POPULATION", 3)
+    monkeypatch.setattr(baselines, "_ELITE", 2)

@@ -9,7 +9,6 @@ import pytest
 import torch
 
 from parallel_agents.cli import main, market_commands
-from parallel_agents.market import baselines
 from parallel_agents.market import compare as study
 from parallel_agents.market.baselines import Constant, PIDPacer, Random
 from parallel_agents.market.policies import load_policy
@@ -32,13 +31,6 @@ def run_market(capsys):
         return json.loads(out)
 
     return run
-
-
-@pytest.fixture
-def short_search(monkeypatch):
-    """Let the oracle try few candidates: what it finds is tested with the baselines, here that it takes part."""
-    monkeypatch.setattr(baselines, "_POPULATION", 3)
-    monkeypatch.setattr(baselines, "_ELITE", 2)
 
 
 def test_sample_and_discover(run_market, tmp_path):
@@ -78,11 +70,16 @@ def test_simulate(run_market, patterns_file, tmp_path):
 def test_train_evaluate_and_export(run_market, patterns_file, tmp_path, capsys, monkeypatch):
     """Someone trains a bidder, compares it with the baselines, exports it, and cannot overwrite it by accident."""
     fit = study.study_baselines  # fitted in an episode of 2 worlds instead of 3 of 60, which takes half a minute
-    monkeypatch.setattr(
-        market_commands, "study_baselines", lambda patterns, _, **options: fit(patterns, 2, epochs=(0,), **options)
-    )
+    asked = {}
+
+    def fit_little(patterns, worlds, **options):
+        asked.update(options)
+        return fit(patterns, 2, epochs=(0,), **options)
+
+    monkeypatch.setattr(market_commands, "study_baselines", fit_little)
     run = str(tmp_path / "run")
     words = ["train", patterns_file, "--out", run, "--worlds", "4", "--epochs", "2", "--episodes", "0"]
+    words += ["--objective", "profit"]
     assert run_market(*words)["updates"] > 0
     before = sorted((path, path.stat().st_mtime_ns) for path in (tmp_path / "run").rglob("*"))
     assert main(["market", *words, "--json", "--quiet"]) == 2
@@ -90,6 +87,7 @@ def test_train_evaluate_and_export(run_market, patterns_file, tmp_path, capsys, 
     assert before == sorted((path, path.stat().st_mtime_ns) for path in (tmp_path / "run").rglob("*"))
     result = run_market("evaluate", run, "--episodes", "4", "--budget", "50", "--plot", str(tmp_path / "day.png"))
     assert set(result["results"]) == {"trained", "random", "best constant", "pid pacer", "oracle"}
+    assert asked["by"] == "profit"  # as the bidder was trained
     mean, low, high = result["results"]["trained"]["score"]
     assert low <= mean <= high
     assert (tmp_path / "day.png").is_file()
