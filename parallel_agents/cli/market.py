@@ -165,6 +165,8 @@ class Train(Command):
     """score: acquisitions, less for those above the target; profit: value less cost."""
     importance: float = 0.0
     """Share of steps in every batch that cause a crisis parent's purchase; 0: as they come."""
+    correction: float = 1.0
+    """How far weights undo that share: 1 wholly, 0 not at all, which has paid with --objective profit."""
     episodes: int = 100
     """Unseen worlds in which the bidder is compared with the baselines afterwards; 0: no comparison."""
     seed: int = 0

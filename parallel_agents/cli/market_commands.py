@@ -215,7 +215,8 @@ def train_bidder(options: Train) -> None:
         world["actions"] = options.actions
     model = dict(chosen["model"])
     if options.importance > 0.0:
-        model["importance"] = {"focus_rare_events": True, "target_share": options.importance, "beta": 1.0}
+        shares = {"focus_rare_events": True, "target_share": options.importance}
+        model["importance"] = {**shares, "beta": options.correction, "beta_frames": None}
     settings = [
         f"{section}.{key}={json.dumps(value)}"
         for section, keys in (("world", world), ("model", model))

@@ -12,6 +12,7 @@ from parallel_agents.cli import main, market_commands
 from parallel_agents.market import compare as study
 from parallel_agents.market.baselines import Constant, PIDPacer, Random
 from parallel_agents.market.policies import load_policy
+from parallel_agents.market.warehouse import Warehouse
 from parallel_agents.tracking.run_view import RunView
 
 
@@ -106,6 +107,17 @@ def test_train_evaluate_and_export(run_market, patterns_file, tmp_path, capsys, 
     assert alphas.shape == (3, len(description["campaigns"]))
     assert scores.shape == (3, len(description["creatives"]))
     assert bool((alphas > 0).all())
+
+
+def test_train_with_more_crisis_parents_in_every_batch(run_market, patterns_file, tmp_path):
+    words = ["train", patterns_file, "--worlds", "8", "--epochs", "3", "--episodes", "0", "--importance", "0.5"]
+    for correction, weighted in (("0", False), ("1", True)):
+        run = tmp_path / correction
+        result = run_market(*words, "--out", str(run), "--correction", correction)
+        assert result["config"]["model"]["importance"]["beta"] == float(correction)
+        figures = Warehouse(run / "warehouse").query("SELECT * FROM sampling ORDER BY round")
+        assert figures["crisis_parent_ratio_in_batch"][-1] == pytest.approx(0.5, abs=0.05)
+        assert weighted == (figures["effective_sample_share"][-1] < 0.99)
 
 
 def test_compare_strategies(run_market, patterns_file, tmp_path):
