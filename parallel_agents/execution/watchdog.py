@@ -169,8 +169,9 @@ class Watchdog:
 class MemoryMonitor:
     """Reports once, and again at each doubling, that a run takes more and more memory.
 
-    It reports if memory beside the buffers, which fill up over time, has grown in each of the last periods: memory
-    that is allocated once, or given back, has not. It also reports a run that takes far more than after its start.
+    It reports if memory beside the buffers, which fill up over time, has grown in each of the last periods, in most of
+    their epochs, and not ever less: memory that is allocated once, now and then, or in the first rounds of a learner,
+    or given back, is no leak. It also reports a run that takes far more than after its start.
 
     >>> sizes = iter(range(2**30, 2**31, 5 * 2**20))
     >>> monitor = MemoryMonitor(buffers=0, measure=sizes.__next__)
@@ -218,9 +219,14 @@ class MemoryMonitor:
         return statistics.median_low(rates) if rates else 0
 
     def _grows_steadily(self) -> bool:
-        ends = [size for _, size in self._beside_buffers[::PERIOD]]
-        enough = len(self._beside_buffers) > PERIOD * PERIODS
-        return enough and all(after - before >= LEAST_GROWTH for before, after in itertools.pairwise(ends))
+        sizes = [size for _, size in self._beside_buffers]
+        if len(sizes) <= PERIOD * PERIODS:
+            return False
+        by_epoch, by_period = (
+            [after - before for before, after in itertools.pairwise(some)] for some in (sizes, sizes[::PERIOD])
+        )
+        slows_down = by_period[-1] < by_period[0] / 2
+        return min(by_period) >= LEAST_GROWTH and statistics.median_low(by_epoch) > 0 and not slows_down
 
 
 def resident_bytes(pids: Iterable[int | str] = ("self",)) -> int:

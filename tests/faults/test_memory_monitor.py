@@ -175,12 +175,20 @@ def test_f36_far_more_memory_than_after_the_start_is_reported_once_and_at_each_d
     assert [growth.after(WARM_UP + n) is not None for n in range(9)] == [False] * 3 + [True, False, False] * 2
 
 
-def test_f36_what_grows_once_or_is_given_back_is_no_leak() -> None:
-    mega = 2**20
-    for sizes in ([0] * 8 + [90] * 20, [0, 30, 60, 90] * 7, [40 * (n % 2) for n in range(28)]):
-        given = iter(2**30 + mega * size for size in sizes)
-        growth = MemoryMonitor(0, measure=lambda given=given: next(given))  # type: ignore[misc]
-        assert [growth.after(WARM_UP + n) for n in range(28)] == [None] * 28
+@pytest.mark.parametrize(
+    "sizes",
+    [
+        pytest.param([0] * 8 + [90] * 20, id="once"),
+        pytest.param([15 * (n // 4) for n in range(28)], id="now and then"),
+        pytest.param([100 * (1.0 - 0.85**n) for n in range(28)], id="ever less"),
+        pytest.param([0, 30, 60, 90] * 7, id="given back"),
+        pytest.param([40 * (n % 2) for n in range(28)], id="given back at once"),
+    ],
+)
+def test_f36_what_does_not_grow_steadily_is_no_leak(sizes: list[float]) -> None:
+    given = iter(2**30 + int(2**20 * size) for size in sizes)
+    growth = MemoryMonitor(0, measure=lambda: next(given))
+    assert [growth.after(WARM_UP + n) for n in range(28)] == [None] * 28
 
 
 def test_f36_memory_that_is_allocated_once_does_not_change_how_fast_a_leak_is_said_to_grow() -> None:
