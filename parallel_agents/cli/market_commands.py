@@ -59,6 +59,13 @@ def write_export(options: Sample) -> None:
 
 def profile_export(options: Profile) -> None:
     """Describe an export, and write the column map on request."""
+    if options.write_columns is not None:
+        if options.write_columns.exists():
+            raise ConfigError(
+                f"--write-columns {options.write_columns} exists already, and may have been edited: give another name "
+                "or remove it; to read it, give it as --columns"
+            )
+        options.write_columns.parent.mkdir(parents=True, exist_ok=True)
     profile = profile_of(options.export, columns=_column_map(options.columns))
     if options.write_columns is not None:
         write_atomically(options.write_columns, [profile.columns_toml().encode()])
@@ -71,6 +78,7 @@ def _column_map(path: Path | None) -> ColumnMap | None:
 
 def find_patterns(options: Discover) -> None:
     """Discover the patterns of an export and store them."""
+    options.out.parent.mkdir(parents=True, exist_ok=True)
     ProgressLines(options.quiet).write(f"reading {options.export}")
     patterns = discover(
         _export(options),
@@ -125,7 +133,13 @@ def show_worlds(options: Worlds) -> None:
     if options.plot is not None:
         draw_panel(market_plots.world_atlas(worlds), options.plot)
     lines = [f"{len(worlds)} worlds"] + [f"  {kind:<20} {count:4d}" for kind, count in counts.items()]
-    print_result({"worlds": rows, "types": counts, "plot": options.plot}, "\n".join(lines) + "\n", as_json=options.json)
+    text = "\n".join(lines) + "\n" + _picture(options.plot)
+    print_result({"worlds": rows, "types": counts, "plot": options.plot}, text, as_json=options.json)
+
+
+def _picture(path: Path | None) -> str:
+    """Return the line that says where pictures are, empty if none was asked for."""
+    return "" if path is None else f"drawn in {path}\n"
 
 
 def simulate(options: Simulate) -> None:
@@ -184,7 +198,8 @@ def simulate(options: Simulate) -> None:
         result,
         f"{len(experiences)} episodes in {options.worlds} worlds at {result['episodes_per_second']:,.0f} episodes/s\n"
         f"score {summary['score']:.2f}, profit over budget {summary['profit']:.2f}, "
-        f"{summary['crisis_revenue_share']:.0%} of the value from crisis parents, {len(failures)} failures\n",
+        f"{summary['crisis_revenue_share']:.0%} of the value from crisis parents, {len(failures)} failures\n"
+        + _picture(options.plot),
         as_json=options.json,
     )
 
@@ -284,7 +299,7 @@ def evaluate_bidder(options: Evaluate) -> None:
     write_section(options.run_dir, "bidders", "Unseen worlds", panels)
     rows = market_plots.baseline_table(results)
     result = {"run_dir": str(options.run_dir), "worlds": options.episodes, "results": rows, "plot": options.plot}
-    print_result(result, _table_text(rows, options.episodes), as_json=options.json)
+    print_result(result, _table_text(rows, options.episodes) + _picture(options.plot), as_json=options.json)
 
 
 def _table_text(rows: Mapping[str, Mapping[str, Sequence[float]]], worlds: int) -> str:
@@ -353,10 +368,18 @@ def _compare_strategies(options: Compare, patterns: Patterns, progress: Progress
     if options.plot is not None:
         draw_panel(market_plots.robustness(found_patterns), options.plot)
     threshold, worlds = found_patterns.robustness_threshold, found_patterns.worlds
-    lines = [f"robust in more than {threshold:.0%} of {worlds} worlds:"]
+    if found_patterns.robust:
+        lines = [
+            f"* robust: better than luck in {worlds} worlds (in more than {threshold:.0%}), in no type of them worse"
+        ]
+    else:
+        lines = [
+            f"no strategy is robust (none has a *): by luck alone one succeeds in {threshold:.0%} of {worlds} worlds; "
+            "give more of them with --worlds"
+        ]
     lines += [
         f"  {'*' if r.robust else ' '} {r.name:<20} mean {r.mean:6.2f}  CVaR {r.cvar:6.2f}  wins {r.success_share:4.0%}"
         for r in found_patterns.strategies
     ]
     result = {"what": "strategies", **found_patterns.as_dict(), "plot": options.plot}
-    print_result(result, "\n".join(lines) + "\n", as_json=options.json)
+    print_result(result, "\n".join(lines) + "\n" + _picture(options.plot), as_json=options.json)

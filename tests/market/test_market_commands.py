@@ -37,10 +37,34 @@ def run_market(capsys):
 def test_sample_and_discover(run_market, tmp_path):
     made = run_market("sample", "--out", str(tmp_path / "export"), "--users", "800", "--days", "28", "--seed", "1")
     assert made["events"] > 800
-    result = run_market("discover", str(tmp_path / "export"), "--out", str(tmp_path / "patterns.json"))
+    out = tmp_path / "none" / "yet" / "patterns.json"
+    result = run_market("discover", str(tmp_path / "export"), "--out", str(out))
     assert result["estimates"] > 100
     assert sum(s["share"] for s in result["segments"].values()) == pytest.approx(1.0, abs=0.05)
-    assert (tmp_path / "patterns.json").is_file()
+    assert out.is_file()
+
+
+def test_a_column_map_is_written_into_a_new_folder_but_never_over_another(tmp_path, capsys):
+    export, path = tmp_path / "hits.csv", tmp_path / "none" / "map.toml"
+    export.write_text("user_id,time,event\na,2024-01-01 10:00,page_view\n")
+    words = ["profile", str(export), "--write-columns", str(path)]
+    assert main(["market", *words, "--json"]) == 0
+    path.write_text("# edited\n")
+    export.unlink()  # refused before the export is read
+    capsys.readouterr()
+    assert main(["market", *words, "--json"]) == 2
+    assert "map.toml exists already" in json.loads(capsys.readouterr().out)["message"]
+    assert path.read_text() == "# edited\n"
+
+
+def test_pictures_are_named_in_the_text(patterns_file, tmp_path, capsys):
+    atlas, pictures = tmp_path / "atlas.png", tmp_path / "pictures"
+    words = ["--worlds", "2", "--quiet", "--plot"]
+    assert main(["market", "worlds", patterns_file, *words, str(atlas)]) == 0
+    assert capsys.readouterr().out.endswith(f"drawn in {atlas}\n")
+    play = ["--episodes", "2", "--steps", "2", "--auctions", "10"]
+    assert main(["market", "simulate", patterns_file, *play, *words, str(pictures)]) == 0
+    assert capsys.readouterr().out.endswith(f"drawn in {pictures}\n")
 
 
 def test_worlds(run_market, patterns_file, tmp_path):
@@ -126,6 +150,15 @@ def test_compare_strategies(run_market, patterns_file, tmp_path):
     assert len(result["strategies"]) == 28
     assert 0.5 < result["robustness_threshold"] < 1.0
     assert (tmp_path / "robust.png").is_file()
+
+
+def test_strategies_in_too_few_worlds_are_not_called_robust(patterns_file, capsys):
+    words = ["compare", patterns_file, "--what", "strategies", "--worlds", "4", "--epochs", "1", "--quiet"]
+    assert main(["market", *words]) == 0
+    first, *rows = capsys.readouterr().out.splitlines()
+    assert first.startswith("no strategy is robust (none has a *): by luck alone one succeeds in 100% of 4 worlds")
+    assert "--worlds" in first
+    assert len(rows) == 28
 
 
 @pytest.mark.usefixtures("short_search")

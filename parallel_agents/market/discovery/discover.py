@@ -56,7 +56,7 @@ def discover(
     conversion = fit_conversion(history, classes.chance, weights)
     rates = conversion.rates
     segments, notes = describe_segments(history, classes, weights, conversion)
-    notes += export.notes
+    notes += [*export.notes, *export.odd]
     if export.absent:
         notes.append(f"columns absent from the export: {', '.join(export.absent)}")
     if not history.by_click.all():

@@ -32,6 +32,7 @@ import numpy as np
 from parallel_agents.core.errors import ConfigError
 from parallel_agents.core.types import Floats
 from parallel_agents.market.database import ATTACHED, connect, explained, identifier, path_list
+from parallel_agents.market.discovery.export_values import Column, Remarks
 
 if TYPE_CHECKING:
     import duckdb
@@ -57,6 +58,8 @@ _RANGES = {  # lowest and highest value of the reports' numbers; 0 to 1 are shar
     "hour": (0, 23), "top_impression_share": (0, 1),
 }  # fmt: skip
 _MONEY = ("cost", "bid")
+_MOST_NAMED = 10
+_LONGEST_LINE = 2**24  # bytes; DuckDB reads no longer one
 
 REQUIRED = {
     "events": ("user", "time", "name"),
@@ -131,6 +134,8 @@ class Export:
     absent: tuple[str, ...]  # columns of the schema that this export lacks
     columns: Mapping[str, Mapping[str, str | None]]  # of each table with a map: their name of each of our columns
     notes: tuple[str, ...] = ()  # how columns were understood
+    odd: tuple[str, ...] = ()  # values that could not be read
+    unused: tuple[str, ...] = ()  # files or tables that hold none of ours
 
     def rows(self, query: str) -> dict[str, Any]:
         """Return the columns of a query as numpy arrays; nulls become NaN or masked entries."""
@@ -227,27 +232,40 @@ def open_export(source: str | Path | Mapping[str, Any], columns: ColumnMap | Non
     name = "tables in memory" if isinstance(source, Mapping) else str(source)
     chosen = columns or ColumnMap()
     with explained(f"export {name} cannot be read: {{}}; check that its files are complete"):
-        connection, tables = _attach(source, chosen)
+        connection, tables, unused = _attach(source, chosen)
         if "events" not in tables:
             raise ConfigError(
-                f"export {name} holds no events: expected events_YYYYMMDD.parquet (or .jsonl, .csv), or a table "
-                "'events' (views are not read); a column map can name another file"
+                f"export {name} holds no events: expected events_YYYYMMDD.parquet (or .jsonl, .csv), or a file or "
+                f"table of the name {', '.join(FILES['events'])} (views are not read); found "
+                f"{some_of(unused) or 'no other file or table'}; rename it, or name it in a column map for --columns, "
+                'a TOML file with the lines [events], file = "..."'
             )
         matched: dict[str, Mapping[str, str | None]] = {}
-        notes: list[str] = []
+        remarks = Remarks()
         types = _columns_of(connection, tables["events"])
         if {"event_timestamp", "event_name"} <= set(types) and not chosen.columns.get("events"):
             hits = _nested_hits(types, name)
             absent = tuple(column for column in EVENT_COLUMNS if column not in types)
         else:
             matched["events"] = found = chosen.match("events", list(types))
-            hits = _flat_hits(connection, tables["events"], name, found, types, notes)
+            hits = _flat_hits(connection, tables["events"], name, found, types, remarks)
             absent = tuple(ours for ours in OPTIONAL["events"] if found[ours] is None)
         _make_hits(connection, tables["events"], name, hits)
         reports = frozenset(report for report in REPORTS if report in tables)
         for report in sorted(reports):
-            matched[report] = _make_report(connection, report, tables[report], chosen, notes)
-    return Export(connection, name, reports, absent, matched, tuple(notes))
+            matched[report] = _make_report(connection, report, tables[report], chosen, remarks)
+    notes, odd = tuple(remarks.understood), tuple(remarks.odd)
+    return Export(connection, name, reports, absent, matched, notes, odd, unused)
+
+
+def some_of(names: Sequence[str]) -> str:
+    """Return the first names, and how many more there are.
+
+    >>> some_of(["a.csv", "b.csv"])
+    'a.csv, b.csv'
+    """
+    more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
+    return ", ".join(names[:_MOST_NAMED]) + more
 
 
 def _columns_of(connection: duckdb.DuckDBPyConnection, table: str) -> dict[str, str]:
@@ -257,37 +275,62 @@ def _columns_of(connection: duckdb.DuckDBPyConnection, table: str) -> dict[str, 
 
 def _attach(
     source: str | Path | Mapping[str, Any], columns: ColumnMap
-) -> tuple[duckdb.DuckDBPyConnection, dict[str, str]]:
-    """Return a connection that can read the source, and for each table the SQL to select from."""
+) -> tuple[duckdb.DuckDBPyConnection, dict[str, str], tuple[str, ...]]:
+    """Return a connection that can read the source, for each table the SQL to select from, and names left out."""
     if isinstance(source, Mapping):
         connection = connect()
         views = {name: f"given_{name}" for name in REQUIRED if name in source}
         for name, view in views.items():
             connection.register(view, source[name])
-        return connection, views
+        return connection, views, tuple(name for name in source if name not in views)
     path = Path(source)
     if not path.exists():
         raise ConfigError(f"export {path} does not exist: give a directory, a file or a DuckDB database")
     if path.is_file() and path.suffix in (".duckdb", ".db"):
         connection = connect(database=path)
-        return connection, _database_tables(connection, columns)
+        names = _database_tables(connection, columns)
+        unused = _left_out(_names_in(connection), names)
+        return connection, {table: _together(each) for table, each in names.items()}, unused
     files = _table_files(path, columns)
-    return connect([file for paths in files.values() for file in paths]), {t: _scan(p, t) for t, p in files.items()}
+    connection = connect([file for paths in files.values() for file in paths])
+    there = [] if path.is_file() else sorted(p.name for p in path.iterdir() if not p.name.startswith("."))
+    unused = _left_out(there, {table: [file.name for file in paths] for table, paths in files.items()})
+    return (
+        connection,
+        {t: _scan(p, guess=t == "events" and not columns.columns.get(t)) for t, p in files.items()},
+        unused,
+    )
 
 
-def _database_tables(connection: duckdb.DuckDBPyConnection, columns: ColumnMap) -> dict[str, str]:
-    """Return the tables of the attached database; all `events` tables as one, views left out."""
+def _left_out(names: Sequence[str], used: Mapping[str, Sequence[str]]) -> tuple[str, ...]:
+    """Return the names that no table uses."""
+    taken = {name for each in used.values() for name in each}
+    return tuple(name for name in names if name not in taken)
+
+
+def _database_tables(connection: duckdb.DuckDBPyConnection, columns: ColumnMap) -> dict[str, list[str]]:
+    """Return which tables of the attached database hold each table of ours; views are left out."""
+    names = _names_in(connection)
+    found = {table: columns.table_for(table, names) for table in REQUIRED}
+    tables = {table: [name] for table, name in found.items() if name is not None}
+    events = [n for n in names if n == "events" or n.startswith("events_")]
+    if events and "events" not in columns.files:
+        tables["events"] = events
+    return tables
+
+
+def _names_in(connection: duckdb.DuckDBPyConnection) -> list[str]:
+    """Return the names of the tables of the attached database."""
     query = (
         "SELECT table_name FROM duckdb_tables() WHERE database_name = ? AND schema_name = 'main' ORDER BY table_name"
     )
-    names = [str(row[0]) for row in connection.execute(query, [ATTACHED]).fetchall()]
-    quoted = {name: identifier(ATTACHED, "main", name) for name in names}
-    found = {table: columns.table_for(table, names) for table in REQUIRED}
-    tables = {table: quoted[name] for table, name in found.items() if name is not None}
-    events = [quoted[n] for n in names if n == "events" or n.startswith("events_")]
-    if events and "events" not in columns.files:
-        tables["events"] = "(" + " UNION ALL BY NAME ".join(f"SELECT * FROM {table}" for table in events) + ")"
-    return tables
+    return [str(row[0]) for row in connection.execute(query, [ATTACHED]).fetchall()]
+
+
+def _together(names: Sequence[str]) -> str:
+    """Return the SQL of all rows of some tables of the attached database."""
+    quoted = [identifier(ATTACHED, "main", name) for name in names]
+    return "(" + " UNION ALL BY NAME ".join(f"SELECT * FROM {table}" for table in quoted) + ")"
 
 
 def _table_files(path: Path, columns: ColumnMap) -> dict[str, list[Path]]:
@@ -309,8 +352,8 @@ def _table_files(path: Path, columns: ColumnMap) -> dict[str, list[Path]]:
     return files
 
 
-def _scan(paths: list[Path], table: str) -> str:
-    """Return the SQL that reads the files of a table."""
+def _scan(paths: list[Path], *, guess: bool) -> str:
+    """Return the SQL that reads the files of a table; with `guess`, JSON lines may be events in GA4's schema."""
     form = paths[0].suffix
     if form == ".parquet":
         return f"read_parquet({path_list(paths)}, union_by_name = true, hive_partitioning = false)"
@@ -318,25 +361,16 @@ def _scan(paths: list[Path], table: str) -> str:
         return f"read_csv({path_list(paths)}, union_by_name = true, header = true, hive_partitioning = false)"
     if form not in (".jsonl", ".ndjson", ".json"):
         raise ConfigError(f"{paths[0]} has an unknown format: give .parquet, .csv, .jsonl or .duckdb")
-    columns = ""
-    if table == "events":
+    files, columns = path_list(paths), ""
+    if guess and _is_nested(paths[0]):
         columns = ", columns = {" + ", ".join(f"'{n}': '{t}'" for n, t in EVENT_COLUMNS.items()) + "}"
-    return f"read_json({path_list(paths)}, format = 'newline_delimited', hive_partitioning = false{columns})"
+    return f"read_json({files}, format = 'newline_delimited', hive_partitioning = false{columns})"
 
 
-def _microseconds(connection: duckdb.DuckDBPyConnection, events: str, theirs: str, kind: str, notes: list[str]) -> str:
-    """Return the SQL of a time column as microseconds since 1970: ISO text, dates, seconds, milliseconds or finer."""
-    column = identifier(theirs)
-    if kind.startswith(("TIMESTAMP", "DATE")):
-        return f"epoch_us(CAST({column} AS TIMESTAMP))"
-    largest = connection.execute(f"SELECT max(TRY_CAST({column} AS DOUBLE)) FROM {events}").fetchall()[0][0]
-    unit = "ISO text" if largest is None else "seconds" if largest < 1e11 else "milli- or microseconds"
-    notes.append(f"events: {theirs!r} is read as {unit}")
-    if largest is None:  # text that is no number
-        return f"epoch_us(TRY_CAST({column} AS TIMESTAMP))"
-    scale = 1_000_000 if largest < 1e11 else 1_000 if largest < 1e14 else 1
-    divisor = 1_000 if largest > 1e17 else 1
-    return f"CAST(TRY_CAST({column} AS DOUBLE) * {scale} / {divisor} AS BIGINT)"
+def _is_nested(path: Path) -> bool:
+    """Return whether the first of some JSON lines is an event in GA4's schema."""
+    with path.open("rb") as file:
+        return b'"event_timestamp"' in file.readline(_LONGEST_LINE)
 
 
 def _flat_hits(
@@ -345,7 +379,7 @@ def _flat_hits(
     name: str,
     matched: Mapping[str, str | None],
     types: Mapping[str, str],
-    notes: list[str],
+    remarks: Remarks,
 ) -> dict[str, str]:
     """Return the SQL of the columns of `hits`, from a flat table of events."""
     missing = [ours for ours in REQUIRED["events"] if matched[ours] is None]
@@ -357,10 +391,14 @@ def _flat_hits(
         )
     hits = {}
     for ours, column in matched.items():
-        kind = "DOUBLE" if ours in ("engaged", "value") else "VARCHAR"
-        hits[ours] = "NULL" if column is None else f"TRY_CAST({identifier(column)} AS {kind})"
+        if column is None:
+            hits[ours] = "NULL"
+        elif ours in ("engaged", "value"):
+            hits[ours] = Column(connection, "events", events, column, types[column]).number(remarks)
+        else:
+            hits[ours] = f"TRY_CAST({identifier(column)} AS VARCHAR)"
     time = str(matched["time"])
-    hits["time"] = _microseconds(connection, events, time, types[time], notes)
+    hits["time"] = Column(connection, "events", events, time, types[time]).microseconds(remarks)
     day = 24 * 3_600_000_000
     session = f"CAST(({hits['time']}) // {day} AS VARCHAR)" if matched["session"] is None else hits["session"]
     hits["session"] = f"hash(coalesce({session}, '')) % 9007199254740992"
@@ -424,7 +462,7 @@ def _make_hits(connection: duckdb.DuckDBPyConnection, events: str, name: str, hi
 
 
 def _make_report(
-    connection: duckdb.DuckDBPyConnection, report: str, source: str, columns: ColumnMap, notes: list[str]
+    connection: duckdb.DuckDBPyConnection, report: str, source: str, columns: ColumnMap, remarks: Remarks
 ) -> dict[str, str | None]:
     """Create table `ads`, `insights` or `ads_by_hour`; raise if columns are missing or hold impossible values."""
     table, types = "insights" if report == "auction_insights" else report, _columns_of(connection, source)
@@ -439,7 +477,8 @@ def _make_report(
         if theirs is None:
             selected.append(f"CAST(NULL AS {'DOUBLE' if ours in _RANGES else 'VARCHAR'}) AS {ours}")
         else:
-            selected.append(f"{_understood(connection, source, report, ours, theirs, types[theirs], notes)} AS {ours}")
+            given = Column(connection, report, source, theirs, types[theirs])
+            selected.append(f"{_understood(given, ours, remarks)} AS {ours}")
     connection.execute(f"CREATE TABLE {table} AS SELECT {', '.join(selected)} FROM {source}")
     if not connection.execute(f"SELECT count(*) FROM {table}").fetchall()[0][0]:
         raise ConfigError(f"the {report} table is empty: leave it out, or fill it")
@@ -461,30 +500,19 @@ def _make_report(
     return matched
 
 
-def _understood(
-    connection: duckdb.DuckDBPyConnection,
-    source: str,
-    report: str,
-    ours: str,
-    theirs: str,
-    kind: str,
-    notes: list[str],
-) -> str:
+def _understood(column: Column, ours: str, remarks: Remarks) -> str:
     """Return the SQL of a report's column: dates, shares in percent, money in micros, words."""
-    column = identifier(theirs)
     if ours == "date":
-        return f"TRY_CAST({column} AS DATE)"
+        return f"TRY_CAST({identifier(column.name)} AS DATE)"
     if ours not in _RANGES:
-        return f"CAST({column} AS VARCHAR)"
-    number = f"TRY_CAST({column} AS DOUBLE)"
-    if kind == "VARCHAR":
-        number = f"TRY_CAST(replace(rtrim(trim({column}), '%'), ',', '') AS DOUBLE)"
+        return f"CAST({identifier(column.name)} AS VARCHAR)"
+    number = column.number(remarks)
     if _RANGES[ours] == (0, 1):
-        largest = connection.execute(f"SELECT max({number}) FROM {source}").fetchall()[0][0]
+        largest = column.connection.execute(f"SELECT max({number}) FROM {column.rows}").fetchall()[0][0]
         if largest is not None and 2.0 < largest <= 100.0:  # up to 2 it is rather a wrong share than tiny percents
-            notes.append(f"{report}: {theirs!r} is read as percent")
+            remarks.understood.append(f"{column.table}: {column.name!r} is read as percent")
             return f"({number} / 100)"
-    if ours in _MONEY and "micros" in theirs.lower():
-        notes.append(f"{report}: {theirs!r} is read as micros")
+    if ours in _MONEY and "micros" in column.name.lower():
+        remarks.understood.append(f"{column.table}: {column.name!r} is read as micros")
         return f"({number} / 1e6)"
     return number

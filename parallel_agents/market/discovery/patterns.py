@@ -21,6 +21,7 @@ Mechanism = Literal["first_price", "second_price", "gsp"]
 CRISIS = "crisis_parent"
 _FORMAT = 2
 _LARGEST = 64 * 2**20
+_WRITTEN = "`parallel-agents market discover EXPORT --out FILE` writes such a file"
 
 
 @dataclass(frozen=True)
@@ -160,9 +161,9 @@ class Patterns:
         try:
             data = json.loads(text)
         except json.JSONDecodeError as error:
-            raise ConfigError(f"patterns are not JSON: {error}; write them with Patterns.to_json") from error
+            raise ConfigError(f"patterns are not JSON: {error}; {_WRITTEN}") from error
         if not isinstance(data, dict) or data.pop("format", None) != _FORMAT:
-            raise ConfigError(f"patterns are not of format {_FORMAT}: discover them again")
+            raise ConfigError(f"patterns are not of format {_FORMAT}: {_WRITTEN}")
         try:
             patterns = build_section(cls, data, "patterns")
         except NonFiniteError as error:
@@ -179,10 +180,15 @@ class Patterns:
         """Return the patterns of a JSON file."""
         file = Path(path)
         if not file.is_file():
-            raise ConfigError(f"patterns {file} do not exist: write them with Patterns.save")
+            raise ConfigError(f"patterns {file} do not exist: {_WRITTEN}")
         if file.stat().st_size > _LARGEST:
             raise ConfigError(f"patterns {file} are too large: at most {_LARGEST} bytes")
-        return cls.from_json(file.read_text())
+        try:
+            return cls.from_json(file.read_text(encoding="utf-8"))
+        except UnicodeDecodeError as error:
+            raise ConfigError(f"patterns {file} are not text: {error}; {_WRITTEN}") from error
+        except ConfigError as error:
+            raise ConfigError(f"{file}: {error}") from error
 
 
 def _walk(value: Any, address: str) -> Iterator[tuple[str, Estimate]]:

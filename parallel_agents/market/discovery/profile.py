@@ -9,14 +9,21 @@ from typing import Any
 
 from parallel_agents.market.discovery.conversion import FEWEST_PURCHASES
 from parallel_agents.market.discovery.discover import FEWEST_DAYS
-from parallel_agents.market.discovery.export_reader import ColumnMap, Export, column_map_toml, open_export
+from parallel_agents.market.discovery.export_reader import (
+    FILES,
+    ColumnMap,
+    Export,
+    column_map_toml,
+    open_export,
+    some_of,
+)
 
 _MOST_SHOWN = 5
 
 
 @dataclass(frozen=True)
 class TableProfile:
-    """Rows, days, days without any row, and the share of nulls of every column that has any."""
+    """Rows, days, days without any row, and the share of nulls of every column that was found and has any."""
 
     rows: int
     first_day: str
@@ -52,7 +59,7 @@ class Profile:
         for name, t in self.tables.items():
             gaps = f", {t.empty_days} days without any row" if t.empty_days else ""
             lines.append(f"  {name:<17} {t.rows:>9,} rows, {t.first_day} to {t.last_day} ({t.days} days{gaps})")
-            worst = sorted(t.nulls.items(), key=lambda item: -item[1])[:_MOST_SHOWN]
+            worst = sorted(t.nulls.items(), key=lambda item: -item[1])
             lines += [f"      {share:4.0%} of {column} is empty" for column, share in worst]
         for table, matched in self.columns.items():
             found = ", ".join(f"{ours} = {theirs}" for ours, theirs in matched.items() if theirs not in (None, ours))
@@ -67,9 +74,9 @@ class Profile:
 def profile_of(source: str | Path | Mapping[str, Any], columns: ColumnMap | None = None) -> Profile:
     """Return the profile of an export."""
     export = open_export(source, columns)
-    tables = {"events": _table(export, "hits", "make_timestamp(ts)")}
+    tables = {"events": _table(export, "events", "hits", "make_timestamp(ts)")}
     for report in sorted(export.reports):
-        tables[report] = _table(export, "insights" if report == "auction_insights" else report, "date")
+        tables[report] = _table(export, report, "insights" if report == "auction_insights" else report, "date")
     can, cannot = _discoverable(export, tables)
     return Profile(export.source, tables, export.columns, export.notes, tuple(_oddities(export)), can, cannot)
 
@@ -78,8 +85,8 @@ def _one(export: Export, query: str) -> Any:
     return export.connection.execute(query).fetchall()[0]
 
 
-def _table(export: Export, table: str, day: str) -> TableProfile:
-    """Return the profile of one table."""
+def _table(export: Export, ours: str, table: str, day: str) -> TableProfile:
+    """Return the profile of one of our tables, which the export holds as `table`."""
     rows, first, last, days, filled = _one(
         export,
         f"SELECT count(*), CAST(min({day}) AS DATE), CAST(max({day}) AS DATE), "
@@ -87,13 +94,20 @@ def _table(export: Export, table: str, day: str) -> TableProfile:
     )
     names = [row[0] for row in export.connection.execute(f"DESCRIBE {table}").fetchall()]
     counts = _one(export, "SELECT " + ", ".join(f'count("{name}")' for name in names) + f" FROM {table}")
-    nulls = {name: 1.0 - count / rows for name, count in zip(names, counts, strict=True) if count < rows}
+    matched = export.columns.get(ours, {})
+    nulls = {
+        name: 1.0 - count / rows
+        for name, count in zip(names, counts, strict=True)
+        if count < rows and matched.get(name, name) is not None
+    }
     return TableProfile(int(rows), str(first), str(last), int(days), max(int(days) - int(filled), 0), nulls)
 
 
 def _oddities(export: Export) -> list[str]:
     """Return what looks wrong but can be read."""
-    odd = []
+    odd = list(export.odd)
+    if export.unused:
+        odd.append(f"not used: {some_of(export.unused)}; if one holds {', '.join(FILES)}, name it in a column map")
     repeated = _one(export, 'SELECT count(*) - count(DISTINCT hash("user", ts, name, page, transaction)) FROM hits')[0]
     if repeated:
         odd.append(f"{repeated:,} events occur more than once with the same user, time, name and page")
@@ -116,9 +130,10 @@ def _oddities(export: Export) -> list[str]:
 
 def _discoverable(export: Export, tables: Mapping[str, TableProfile]) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Return what can and what cannot be discovered, and why."""
-    views, purchases, origins = _one(
+    views, purchases, valued, origins = _one(
         export,
         "SELECT count(*) FILTER (name = 'page_view' AND page IS NOT NULL), count(*) FILTER (name = 'purchase'), "
+        "count(*) FILTER (name = 'purchase' AND value > 0), "
         "count(*) FILTER (source IS NOT NULL OR medium IS NOT NULL OR campaign IS NOT NULL) FROM hits",
     )
     days = tables["events"].days
@@ -129,7 +144,12 @@ def _discoverable(export: Export, tables: Mapping[str, TableProfile]) -> tuple[t
     checks = (
         ("segments of users", views > 0, "there are no page views with an address"),
         ("clicks and their channels", origins > 0, "no event has a source, medium or campaign"),
-        ("delays, rates and values of purchases", purchases >= FEWEST_PURCHASES, f"{purchases} purchases are too few"),
+        (
+            "delays, rates and values of purchases",
+            valued >= FEWEST_PURCHASES,
+            f"{valued} of {purchases} purchases have a value above 0 that can be read: at least {FEWEST_PURCHASES} are "
+            "needed",
+        ),
         ("seasons", days >= FEWEST_DAYS, f"{days} days are too few: at least {FEWEST_DAYS} are needed"),
         ("creatives and prices", "ads" in export.reports, "there is no ads table"),
         ("number of auctions", known["impression_share"] > 0, "no row of the ads table has an impression share"),

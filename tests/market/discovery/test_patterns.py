@@ -70,7 +70,13 @@ def test_files_that_are_no_patterns_are_refused(tmp_path):
         Patterns.from_json("{")
     with pytest.raises(ConfigError, match="not of format"):
         Patterns.from_json("[]")
-    with pytest.raises(ConfigError, match="do not exist"):
+    for content, text in ((b"{", "are not JSON"), (b"[]", "are not of format 2"), (b"\xff", "are not text")):
+        (tmp_path / "odd.json").write_bytes(content)
+        with pytest.raises(
+            ConfigError, match=rf"odd\.json.*{text}.*`parallel-agents market discover EXPORT --out FILE`"
+        ):
+            Patterns.load(tmp_path / "odd.json")
+    with pytest.raises(ConfigError, match=r"none\.json do not exist: `parallel-agents market discover EXPORT"):
         Patterns.load(tmp_path / "none.json")
     with pytest.raises(ConfigError, match="too large"):
         Patterns.from_json(" " * (64 * 2**20 + 1))
