@@ -123,10 +123,15 @@ class Warehouse(Sink):
         write_atomically(self._note(batch_id), [json.dumps(note).encode()], root=self.folder)
 
     def log_sampling(self, run_id: str, rows: Sequence[Mapping[str, float]]) -> None:
-        """Store the figures of importance sampling of a run, in place of those stored before."""
-        columns: dict[str, list[Any]] = {"run": [_checked_name(run_id)] * len(rows)}
+        """Store the figures of importance sampling of a run, by round; a resumed run goes on after its earlier ones."""
+        pa, path = _pyarrow(), self._parquet(SAMPLING, _checked_name(run_id))
+        columns: dict[str, list[Any]] = {"run": [run_id] * len(rows)}
         columns |= {name: [row[name] for row in rows] for name in (rows[0] if rows else ())}
-        self._write(SAMPLING, run_id, _pyarrow().table(columns))
+        table = pa.table(columns)
+        if rows and path.is_file():
+            before = [("round", "<", rows[0]["round"])]
+            table = pa.concat_tables([pa.parquet.read_table(io.BytesIO(self._read(path)), filters=before), table])
+        self._write(SAMPLING, run_id, table)
 
     def _write(self, name: str, batch_id: str, table: Any, **options: Any) -> bytes:
         """Write a table to its Parquet file, and return the bytes."""

@@ -238,3 +238,10 @@ def test_figures_of_importance_sampling_are_logged_beside_the_batches(tmp_path):
     )
     assert (found["run"][0], found["n"][0]) == ("run-1", 4)
     assert found["share"][0] == pytest.approx(0.45)
+    again = SamplingLog(store, "run-1")  # resumed after round 1
+    for number in (2, 3):
+        again.on_round(SimpleNamespace(round=number, metrics={"crisis_parent_ratio_in_batch": np.array([0.1, 0.1])}))
+    again.on_end({})
+    found = store.query("SELECT * FROM sampling ORDER BY round, agent")
+    assert found["round"].tolist() == [1, 1, 2, 2, 3, 3]
+    assert found["crisis_parent_ratio_in_batch"].tolist() == [0.5, 0.4, 0.1, 0.1, 0.1, 0.1]
