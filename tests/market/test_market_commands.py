@@ -62,7 +62,7 @@ def test_pictures_are_named_in_the_text(patterns_file, tmp_path, capsys):
     words = ["--worlds", "2", "--quiet", "--plot"]
     assert main(["market", "worlds", patterns_file, *words, str(atlas)]) == 0
     assert capsys.readouterr().out.endswith(f"drawn in {atlas}\n")
-    play = ["--episodes", "2", "--steps", "2", "--auctions", "10"]
+    play = ["--episodes", "2", "--steps", "8", "--auctions", "100"]
     assert main(["market", "simulate", patterns_file, *play, *words, str(pictures)]) == 0
     assert capsys.readouterr().out.endswith(f"drawn in {pictures}\n")
 
@@ -110,7 +110,10 @@ def test_train_evaluate_and_export(run_market, patterns_file, tmp_path, capsys, 
     assert main(["market", *words, "--json", "--quiet"]) == 2
     assert "run" in json.loads(capsys.readouterr().out)["message"]
     assert before == sorted((path, path.stat().st_mtime_ns) for path in (tmp_path / "run").rglob("*"))
-    result = run_market("evaluate", run, "--episodes", "4", "--budget", "50", "--plot", str(tmp_path / "day.png"))
+    evaluate = ["evaluate", run, "--episodes", "4", "--budget", "50", "--plot", str(tmp_path / "day.png")]
+    assert main(["market", *evaluate, "--quiet"]) == 0
+    assert capsys.readouterr().out.endswith(f"drawn in {tmp_path / 'day.png'}\n")
+    result = run_market(*evaluate)
     assert set(result["results"]) == {"trained", "random", "best constant", "pid pacer", "oracle"}
     assert asked["by"] == "profit"  # as the bidder was trained
     mean, low, high = result["results"]["trained"]["score"]
