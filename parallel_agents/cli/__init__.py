@@ -10,7 +10,7 @@ import re
 import sys
 import traceback
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, nullcontext, redirect_stdout
 from dataclasses import fields, is_dataclass
 from functools import partial
@@ -31,7 +31,7 @@ from parallel_agents.core.errors import ConfigError, Interrupted, ParallelAgents
 
 __all__ = ["main"]
 
-COMMANDS: dict[str, Callable[..., Any]] = {
+COMMANDS: dict[str, type[commands.Command]] = {
     "train": commands.Train,
     "resume": commands.Resume,
     "eval": commands.Eval,
@@ -131,7 +131,7 @@ def parse(words: list[str]) -> Any:
     _check_command(words)
     _check_foreign_options(words)
     return tyro.extras.subcommand_cli_from_dict(
-        COMMANDS,
+        dict[str, Callable[..., Any]](COMMANDS),
         prog="parallel-agents",
         description=ABOUT,
         args=words,
@@ -180,11 +180,18 @@ def _write_out_numbers(words: list[str]) -> list[str]:
 
 
 def _check_command(words: list[str]) -> None:
-    """Raise a ConfigError for an unknown command, with the command that was likely meant."""
-    if words and not words[0].startswith("-") and words[0] not in COMMANDS:
-        similar = difflib.get_close_matches(words[0], COMMANDS, n=1)
-        hint = f"; did you mean {similar[0]}?" if similar else "."
-        raise ConfigError(f"there is no command {words[0]!r}{hint} Commands: {', '.join(COMMANDS)}")
+    """Raise a ConfigError for an unknown command, also of a group, with the command that was likely meant."""
+    _check_word(words[:1], COMMANDS)
+    if words and words[0] in COMMANDS and (members := COMMANDS[words[0]].members):
+        _check_word(words[1:2], members, f"{words[0]} ")
+
+
+def _check_word(words: list[str], known: Collection[str], group: str = "") -> None:
+    for word in words:
+        if not word.startswith("-") and word not in known:
+            similar = difflib.get_close_matches(word, known, n=1)
+            hint = f"; did you mean {group}{similar[0]}?" if similar else "."
+            raise ConfigError(f"there is no command {group + word!r}{hint} Commands: {', '.join(known)}")
 
 
 def _check_foreign_options(words: list[str]) -> None:

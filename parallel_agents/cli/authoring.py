@@ -7,10 +7,11 @@ import keyword
 import platform
 import re
 import shutil
-from dataclasses import asdict
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, replace
 from importlib import metadata, resources
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from parallel_agents.cli.commands import Check, Doctor, Games, New
 from parallel_agents.cli.output import print_result
@@ -18,12 +19,19 @@ from parallel_agents.cli.target import load_algorithm, load_target, shipped_game
 from parallel_agents.core.config import Config, merge, parse_setting
 from parallel_agents.core.errors import ConfigError
 
+if TYPE_CHECKING:
+    from parallel_agents.testing.conformance import Finding
+
 _STARTER, _STARTER_CLASS = "my_game", "MyGame"
 _PACKAGES = (
-    "numpy", "torch", "numba", "gymnasium", "pettingzoo", "safetensors", "structlog", "matplotlib", "imageio", "duckdb",
-    "ray",
+    "numpy", "torch", "numba", "gymnasium", "pettingzoo", "safetensors", "structlog", "matplotlib", "imageio",
+    "imageio-ffmpeg", "duckdb", "pyarrow", "google-cloud-bigquery", "tensorboard", "ray", "mpe2", "minigrid", "onnx",
+    "onnxscript",
 )  # fmt: skip
-_EXTRAS = {"matplotlib": "report", "imageio": "report", "duckdb": "data", "ray": "ray"}
+_EXTRAS = {
+    "matplotlib": "report", "imageio": "report", "imageio-ffmpeg": "video", "duckdb": "data", "pyarrow": "data",
+    "google-cloud-bigquery": "bigquery", "tensorboard": "tensorboard", "ray": "ray", "mpe2": "zoo", "minigrid": "zoo",
+}  # fmt: skip
 
 
 def list_games(options: Games) -> None:
@@ -91,9 +99,20 @@ def check(options: Check) -> int:
     all_passed = passed == len(findings)
     result = {"target": options.target, "passed": all_passed, "findings": [asdict(finding) for finding in findings]}
     rest = f", {skipped} could not be made" if skipped else ""
-    text = "".join(f"{finding}\n" for finding in findings) + f"{passed} of {len(findings)} checks passed{rest}\n"
+    lines = "".join(f"{finding}\n" for finding in _without_repeated_errors(findings))
+    text = f"{lines}{passed} of {len(findings)} checks passed{rest}\n"
     print_result(result, text, as_json=options.json)
     return 0 if all_passed else 1
+
+
+def _without_repeated_errors(findings: Sequence[Finding]) -> Iterator[Finding]:
+    """Yield the findings; of one that failed with the same error as an earlier one, only say so."""
+    first: dict[str, str] = {}
+    for finding in findings:
+        if finding.passed is False and first.setdefault(finding.detail, finding.check) != finding.check:
+            yield replace(finding, detail=f"same error as above ({first[finding.detail]})", advice="")
+        else:
+            yield finding
 
 
 def examine() -> dict[str, Any]:

@@ -46,6 +46,8 @@ class Command:
 
     function: ClassVar[str]
     """What runs the command with its options, MODULE:FUNCTION of this package; it returns None or an exit code."""
+    members: ClassVar[tuple[str, ...]] = ()
+    """The names of the commands of a group."""
 
     def run(self) -> int | None:
         """Run the command and return its exit code, None for 0."""
@@ -57,7 +59,7 @@ class Command:
 def group(about: str, **members: type[Command]) -> type[Command]:
     """Return a command whose first word chooses one of these, as in `market train`."""
     kinds: list[Any] = [Annotated[member, tyro.conf.subcommand(name)] for name, member in members.items()]
-    methods = {"__doc__": about, "run": lambda self: self.command.run()}
+    methods = {"__doc__": about, "run": lambda self: self.command.run(), "members": tuple(members)}
     return make_dataclass("Group", [("command", reduce(or_, kinds))], bases=(Command,), frozen=True, namespace=methods)
 
 

@@ -43,6 +43,11 @@ from parallel_agents.tracking.run_folder import RunFolder, flat
 
 RECORD = "record.json"
 SOURCES = "source"
+_OTHER_COMMANDS = {
+    "workflow-order": ("workflow train --order", "workflow train --resume"),
+    "workflow-search": ("workflow search", "workflow search --out"),
+}
+"""What makes folders that hold no run, and what goes on with them."""
 _MAX_SOURCE_BYTES = 2**20
 _MAX_SUMMARY_BYTES = 2**24
 
@@ -134,6 +139,11 @@ def _read(path: Path, max_bytes: int) -> Any:
 def read_config(folder: RunFolder) -> Config:
     """Return the configuration that a run was started with."""
     path = folder.path / "config.json"
+    if command := _OTHER_COMMANDS.get(folder.environment):
+        raise ConfigError(
+            f"{folder.path} is a folder of `{command[0]}`, not of `train`: "
+            f"go on with it by `parallel-agents {command[1]} {folder.path}`"
+        )
     try:
         return Config.build(read_json(path, MAX_CONFIG_BYTES))
     except (OSError, ValueError) as error:
@@ -145,13 +155,31 @@ def flat_config(folder: RunFolder) -> dict[str, Any]:
     return dict(flat(plain(read_config(folder).as_dict())))
 
 
-def compared_config(folder: RunFolder) -> dict[str, Any]:
-    """Return the configuration of a run to compare with others: with the epochs that were run, without empty tables.
+def compared_configs(*folders: RunFolder) -> list[dict[str, Any]]:
+    """Return the configurations of runs to compare: with the epochs that were run, without empty tables.
 
-    A run may have been resumed to more epochs than it was started with.
+    A run may have been resumed to more epochs than it was started with. What only another run sets of its learner has
+    the learner's default.
     """
-    config = {key: value for key, value in flat_config(folder).items() if value != {}}
-    return {**config, "experiment.epochs": read_summary(folder).get("epochs", config["experiment.epochs"])}
+    found = []
+    for folder in folders:
+        config = {key: value for key, value in flat_config(folder).items() if value != {}}
+        config["experiment.epochs"] = read_summary(folder).get("epochs", config["experiment.epochs"])
+        found.append(config)
+    given = {key for config in found for key in config}
+    for folder, config in zip(folders, found, strict=True):
+        options = _learner_options(folder)
+        config |= {key: options[key] for key in given & options.keys() - config.keys()}
+    return found
+
+
+def _learner_options(folder: RunFolder) -> dict[str, Any]:
+    """Return the options of a run's learner by `model.key`, defaults too; empty if it has several."""
+    models = read_record(folder).get("models", {})
+    if len(models) != 1 or read_config(folder).experiment.sweep:
+        return {}
+    (model,) = models.values()
+    return dict(flat({"model": model["options"]}))
 
 
 def differences(*values: Mapping[str, Any]) -> list[str]:

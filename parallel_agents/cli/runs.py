@@ -11,7 +11,7 @@ import numpy as np
 from parallel_agents.cli.commands import Compare, Runs
 from parallel_agents.cli.output import print_result
 from parallel_agents.cli.record import (
-    compared_config,
+    compared_configs,
     differences,
     flat_config,
     read_config,
@@ -81,7 +81,7 @@ def compare(options: Compare) -> None:
         raise ConfigError("no run to compare: give run folders, as `train` printed them")
     rows = [row for path in options.run_dirs for row in _results(path)]
     rows.sort(key=lambda row: -np.inf if row["mean"] is None else -row["mean"])
-    different = differences(*(compared_config(RunFolder.open(path)) for path in options.run_dirs))
+    different = differences(*compared_configs(*(RunFolder.open(path) for path in options.run_dirs)))
     result = {"measure": f"ep_rew_mean of the last {100 * SHARE:.0f} % of epochs", "rows": rows, "config": different}
     text = format_table(("run", "setting", "seeds", "total_timesteps", "mean", "low", "high"), rows)
     if different:

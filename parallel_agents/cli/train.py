@@ -39,6 +39,12 @@ from parallel_agents.tracking.services import SERVICES
 from parallel_agents.tracking.statistics import mean_interval
 from parallel_agents.tracking.timeline import TraceWriter
 
+_EVALUATE = {
+    "parallel_agents.market.market_environment:MarketEnvironment": "market evaluate",
+    "parallel_agents.workflows.defence:NetworkDefence": "workflow evaluate",
+}
+"""The commands that evaluate the runs of `market train` and `workflow train`, by target."""
+
 
 def train(options: Train) -> None:
     """Train the agents of a target and print a summary."""
@@ -46,7 +52,7 @@ def train(options: Train) -> None:
     load_algorithm(config)
     make = load_target(options.target)
     summary = start_run(make(config=config), options.target, out=options.out, tracking=options, algorithm=options.algo)
-    print_result(summary, _format(summary), as_json=options.json)
+    print_result(summary, _format(summary, options.target), as_json=options.json)
 
 
 def resume(options: Resume) -> None:
@@ -76,7 +82,7 @@ def resume(options: Resume) -> None:
             else:
                 checkpointer.continue_from(manifest)
             summary = _run_training(environment, log, epochs, options)
-    print_result(summary, _format(summary), as_json=options.json)
+    print_result(summary, _format(summary, folder.environment), as_json=options.json)
 
 
 def start_run(
@@ -277,19 +283,29 @@ def _origin(layers: list[tuple[str, dict[str, Any]]], section: str, key: str) ->
     return found[-1] if found else "default"
 
 
-def _format(summary: Mapping[str, Any]) -> str:
+def _format(summary: Mapping[str, Any], target: str) -> str:
     digest = summary["digest"] or f"none: {summary['no_digest']}"
     run_dir = summary["run_dir"]
-    commands = ["eval", "watch"] if Store(Path(run_dir)).epochs() else ["watch"]
+    evaluate = _EVALUATE.get(target, "eval")
+    commands = [evaluate, "watch"] if Store(Path(run_dir)).epochs() else ["watch"]
     epochs = f"{summary['epochs']} epoch{'s' if summary['epochs'] != 1 else ''}"
     return (
         f"{epochs}, {summary['total_timesteps']:,} timesteps at {summary['fps']:,.0f} fps, "
         f"{summary['updates']:,} updates at {summary['updates_per_second']:,.0f}/s in {summary['wall_seconds']:.1f} s\n"
+        f"{_format_no_round(summary)}"
         f"{_format_episodes(summary)}"
         f"digest {digest}\n"
         f"run folder {run_dir}\n"
         f"next: {'   or: '.join(f'parallel-agents {command} {run_dir}' for command in commands)}\n"
     )
+
+
+def _format_no_round(summary: Mapping[str, Any]) -> str:
+    """Return why nothing was learned, if the run ended before its first round of training; else an empty text."""
+    interval = summary["config"]["parallel"]["train_interval"]
+    if summary["updates"] or summary["epochs"] >= interval:
+        return ""
+    return f"nothing was learned: fewer epochs than parallel.train_interval = {interval}\n"
 
 
 def _format_episodes(summary: Mapping[str, Any]) -> str:

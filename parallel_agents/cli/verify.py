@@ -17,7 +17,7 @@ from parallel_agents.cli.commands import Diff, Verify
 from parallel_agents.cli.output import print_result
 from parallel_agents.cli.record import (
     SOURCES,
-    compared_config,
+    compared_configs,
     differences,
     open_environment,
     read_config,
@@ -194,7 +194,7 @@ def diff(options: Diff) -> int:
         "equal": equal,
         "digests": digests,
         "epochs": epochs,
-        "config": differences(compared_config(one), compared_config(other)),
+        "config": differences(*compared_configs(one, other)),
         "fingerprint": differences(*(record.get("fingerprint", {}) for record in records)),
         "version": differences(*({"version": record.get("version"), "git": record.get("git")} for record in records)),
         "sources": differences(_source_hashes(one), _source_hashes(other)),

@@ -9,7 +9,7 @@ from contextlib import closing
 from dataclasses import asdict
 from functools import cache, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from parallel_agents.algorithms import Model
 from parallel_agents.checkpoint import restore
@@ -18,7 +18,7 @@ from parallel_agents.cli.output import ProgressLines, print_result
 from parallel_agents.cli.record import open_environment
 from parallel_agents.cli.target import load_object, load_target
 from parallel_agents.cli.train import train
-from parallel_agents.cli.workflow import Evaluate, Landscape, Replay, Search, Train
+from parallel_agents.cli.workflow import Evaluate, Landscape, Replay, Search, Train, Version
 from parallel_agents.core.config import merge, parse_setting
 from parallel_agents.core.errors import ConfigError
 from parallel_agents.core.files import plain, write_atomically, write_json
@@ -60,10 +60,16 @@ def replay_recording(options: Replay) -> int:
     """Replay a recording and print how many turns differ; return 1 if any does."""
     ProgressLines(options.quiet).write(f"replaying {options.file} as {options.version}")
     result = replay(options.file, options.version)
-    text = f"{result['episodes']} episodes, {result['steps']:,} steps, {result['mismatches']} mismatches"
-    if result["first_mismatch"] is not None:
-        text += f"\nfirst mismatch: {json.dumps(result['first_mismatch'])}"
-    print_result(result, text + "\n", as_json=options.json)
+    text = (
+        f"{result['episodes']} episodes, {result['steps']:,} steps, {result['mismatches']} mismatches "
+        f"with version {options.version}"
+    )
+    if (first := result["first_mismatch"]) is not None:
+        text += f"\nfirst mismatch: {json.dumps(first)}"
+        if first["episode"] == 0:
+            others = " or ".join(f"--version {name}" for name in get_args(Version) if name != options.version)
+            text += f"\nthe first episode differs: if another version of the game was recorded, give {others}"
+    print_result({"version": options.version, **result}, text + "\n", as_json=options.json)
     return int(result["mismatches"] > 0)
 
 
@@ -99,6 +105,10 @@ def _train_in_order(options: Train) -> None:
         agent, about = _new_agent(options, lines)
         opened = RunFolder.create("workflow-order", options.out)
     else:
+        if not (options.resume / POLICY_FILE).is_file() and (options.resume / "config.json").is_file():
+            raise ConfigError(
+                f"{options.resume} is a run without --order: go on with it by `parallel-agents resume {options.resume}`"
+            )
         agent, about = load_policy(options.resume)
         about["episodes"] = about["episodes"] if options.epochs is None else options.epochs
         opened = RunFolder.open(options.resume, write=True)

@@ -303,7 +303,10 @@ class GridEnvironment(ParallelEnvironment):
             program.run_phase(self.worlds, Phase.END, self.grid.world_mask(None), self.epoch, self.turn, _NO_REWARDS)
         if settled is None:
             return rewards
-        if len(rewards) == len(settled):
-            return rewards + settled
-        settled[first:] += rewards
-        return settled
+        shape = self.grid.headings.shape
+        if np.shape(settled) != shape:
+            raise ContractError(f"settle() returned shape {np.shape(settled)}: give (agents, worlds) = {shape}")
+        if len(rewards) < len(settled):
+            own, rewards = rewards, np.zeros(shape, np.float32)
+            rewards[first:] = own
+        return rewards + settled  # a new array: the game may keep the one that it returned

@@ -23,6 +23,7 @@ import gymnasium
 import numpy as np
 from numpy.typing import NDArray
 
+from parallel_agents.core.config import Config, merge
 from parallel_agents.core.errors import ConfigError
 from parallel_agents.core.types import Array
 from parallel_agents.engine.collect import CompiledWorld, nothing_moves, nothing_restarts
@@ -74,6 +75,15 @@ class MarketEnvironment(ParallelEnvironment):
     The others are those of `MarketWorlds`; `target_cpa` is its target.
     """
     shardable = portable = True
+
+    def _build_config(
+        self, config: Config | Mapping[str, Any] | str | Path | None, train_interval: int | None
+    ) -> Config:
+        """Return the configuration with the whole path of its patterns: a run can be opened from any folder."""
+        built = super()._build_config(config, train_interval)
+        if not (patterns := built.world["patterns"]):
+            return built
+        return Config.build(merge(built.as_dict(), {"world": {"patterns": str(Path(patterns).absolute())}}))
 
     def setup_agents(self) -> None:
         options = self.config.world

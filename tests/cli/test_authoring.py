@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import io
+import re
 import runpy
 import sys
+import tomllib
 import zipfile
 from contextlib import redirect_stdout
 from pathlib import Path
@@ -102,12 +104,24 @@ def test_an_invalid_name_is_refused_and_nothing_is_written(
     assert {path: path.read_text() for path in tmp_path.iterdir()} == before
 
 
+def test_an_error_that_many_checks_meet_is_printed_once(command: Command) -> None:
+    ended = command("check", "guess.py", "--set", 'world.spoil="raise"')
+    assert ended.code == 1
+    assert ended.out.count("the world has come to an end") == 1
+    assert "buffers: same error as above (shapes)\n" in ended.out
+
+
 def test_doctor_reports_versions_and_equal_bytes(command: Command) -> None:
     result = command("doctor", "--json").json
     assert result["equal_bytes"] is True
     assert result["numeric_problem"] is None
     assert result["packages"]["torch"] in result["fingerprint"]["torch"]
     assert result["cores"] >= 1
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    needed = {
+        re.split(r"[>\[]", text)[0] for name, texts in extras.items() if name not in ("docs", "dev") for text in texts
+    }
+    assert needed - {"parallel-agents"} | {"onnx", "onnxscript"} <= result["packages"].keys()
     text = command("doctor")
     assert text.code == 0
     assert "equal bytes    yes" in text.out

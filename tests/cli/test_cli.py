@@ -74,6 +74,16 @@ def test_an_unknown_command_is_reported_with_a_similar_one(command: Command) -> 
     assert "did you mean" not in command("zzz").err
 
 
+def test_an_unknown_command_of_a_group_is_reported_with_a_similar_one(command: Command) -> None:
+    ended = command("market", "wrolds", "--json")
+    assert ended.code == 2
+    assert ended.json["message"].startswith(
+        "there is no command 'market wrolds'; did you mean market worlds? Commands: "
+    )
+    assert "did you mean workflow train? Commands: replay, train" in command("workflow", "trian").err
+    assert "did you mean" not in command("market", "zzz").err
+
+
 def test_an_unknown_option_is_reported_with_a_similar_one(command: Command) -> None:
     ended = command("train", "guess.py", "--epoch", "3", "--json")
     assert ended.code == 2

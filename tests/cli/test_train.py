@@ -77,6 +77,13 @@ def test_without_json_a_few_lines_are_printed(command: Command) -> None:
     assert 'digest none: parallel.publish is "asap"' in asap.out
 
 
+def test_a_run_that_ends_before_its_first_round_says_that_nothing_was_learned(command: Command) -> None:
+    told = "nothing was learned: fewer epochs than parallel.train_interval = 4\n"
+    words = ("train", "guess.py", "--quiet", "--set", "parallel.train_interval=4", "--epochs")
+    assert told in command(*words, "3").out
+    assert "nothing was learned" not in command(*words, "4").out
+
+
 def test_the_run_folder_holds_config_metrics_log_trace_and_summary(command: Command, tmp_path: Path) -> None:
     ended = command("train", "guess.py", "--out", "mine", "--json", "--quiet", "--backend", "thread")
     folder = tmp_path / "mine"

@@ -191,6 +191,15 @@ def test_runs_are_compared_by_setting_with_intervals_over_seeds(command: Command
     assert "settings that differ, in one | other:\n" in command("compare", "one", "other").out
 
 
+def test_a_default_of_the_learner_is_compared_with_what_another_run_sets(command: Command) -> None:
+    train(command, "one", *settings("model.gamma=0.5"))
+    train(command, "other", *settings("model.gamma=0.95"))
+    train(command, "plain")
+    for word in ("compare", "diff"):
+        assert command(word, "one", "plain", "--json").json["config"] == ["model.gamma: 0.5 | 0.95"]
+    assert command("compare", "other", "plain", "--json").json["config"] == []
+
+
 def test_the_end_of_a_sweep_names_the_return_of_each_setting(command: Command, tmp_path: Path) -> None:
     out = command("train", "guess.py", "--quiet", "--out", "run", "--seeds", "2", "--sweep", "model.lr=0.1,0.001").out
     assert "ep_rew_mean of each setting, with its 95 % interval over seeds:\n" in out

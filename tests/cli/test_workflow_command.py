@@ -44,11 +44,17 @@ TRAINING = ["Compliance", "Compliance, documented measure", "Return"]
 
 def test_replay_counts_the_turns_that_differ(command: Command, tmp_path: Path) -> None:
     same = command("workflow", "replay", str(recording(tmp_path / "same.jsonl.gz", 0.0)), "--json")
-    assert same.json == {"episodes": 1, "steps": 2, "mismatches": 0, "first_mismatch": None}, same.err
+    assert same.json == {"version": "head", "episodes": 1, "steps": 2, "mismatches": 0, "first_mismatch": None}, (
+        same.err
+    )
     other = command("workflow", "replay", str(recording(tmp_path / "other.jsonl.gz", -1.0)), "--json", "--quiet")
     assert (same.code, other.code) == (0, 1)
     assert other.json["mismatches"] == 1
     assert other.json["first_mismatch"]["step"] == 2
+    told = command("workflow", "replay", str(tmp_path / "other.jsonl.gz"), "--version", "debugged").out
+    assert "1 mismatches with version debugged\n" in told
+    assert told.endswith("give --version head or --version leaderboard\n")
+    assert "--version" not in command("workflow", "replay", str(tmp_path / "same.jsonl.gz")).out
 
 
 def test_a_defender_is_trained_and_scored(command: Command, tmp_path: Path) -> None:
@@ -75,6 +81,15 @@ def test_a_defender_is_trained_and_scored(command: Command, tmp_path: Path) -> N
     refused = command("eval", out, "--gif", "x.gif")
     assert refused.code == 2
     assert "workflow evaluate RUN --animation FILE.gif" in refused.err
+
+
+def test_the_next_command_fits_a_run_without_an_order(command: Command, tmp_path: Path) -> None:
+    small = ("--set", "experiment.max_turns=10", "--set", "model.hidden=[8]")
+    trained = command("workflow", "train", "--epochs", "1", "--worlds", "2", *small, "--out", "plain", "--quiet")
+    assert f"next: parallel-agents workflow evaluate {tmp_path / 'plain'}   or: " in trained.out
+    refused = command("workflow", "train", "--resume", "plain")
+    assert refused.code == 2
+    assert "`parallel-agents resume plain`" in refused.err
 
 
 def test_replicas_form_an_ensemble(command: Command, tmp_path: Path) -> None:
@@ -145,6 +160,9 @@ def test_a_training_in_an_order_leaves_metrics_and_is_resumed(command: Command, 
     assert resumed.json["returns"] == whole.json["returns"]
     lines = [json.loads(line) for line in (tmp_path / "parts" / "metrics.jsonl").read_text().splitlines()]
     assert [line["return"] for line in lines] == whole.json["returns"]
+    refused = command("resume", "parts")
+    assert refused.code == 2
+    assert f"`parallel-agents workflow train --resume {tmp_path / 'parts'}`" in refused.err
 
 
 def test_a_search_writes_pictures_and_is_resumed(command: Command, tmp_path: Path) -> None:

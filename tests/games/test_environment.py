@@ -147,6 +147,52 @@ class Waving(Gems):
         return waved.astype(np.float32)
 
 
+class Taxed(Gems):
+    """Every agent earns 3 and pays a tax of 1 at the end of a turn, from an array that the game keeps."""
+
+    shape = (3, 1)
+
+    def build(self):
+        self.tax = np.full(self.shape, -1.0, np.float32)
+        return self.make_walled_grid(KINDS)
+
+    def earn(self, entered, first):
+        return np.full(entered.shape, 3.0, np.float32)
+
+    def settle(self):
+        return self.tax
+
+
+@pytest.mark.parametrize("one_by_one", [False, True])
+def test_an_array_that_settle_returns_is_not_changed(one_by_one):
+    env = make(Taxed)
+    rewards = in_turn(env, 4) if one_by_one else episode(env, turns=4)[1]
+    assert (rewards[:, -1] == 2.0).all()
+    assert (env.tax == -1.0).all()
+
+
+def in_turn(env, turns):
+    """Return the rewards (turns, N, W) of the last agent's actions, each of which ends a turn."""
+    env.begin_epoch(1)
+    env.reset()
+    rewards = []
+    for env.turn in range(1, turns + 1):
+        env.begin_turn()
+        for n in range(len(env.agents)):
+            earned = env.apply_agent(n, np.zeros(1, np.int64))
+        rewards.append(earned)
+    return np.stack(rewards)
+
+
+@pytest.mark.parametrize("one_by_one", [False, True])
+@pytest.mark.parametrize("shape", [(1, 1), (3,), (3, 2)])
+def test_rewards_of_settle_with_another_shape_are_refused(shape, one_by_one):
+    env = make(type("Misshapen", (Taxed,), {"shape": shape}))
+    with pytest.raises(ContractError) as error:
+        in_turn(env, 1) if one_by_one else episode(env, turns=1)
+    assert str(error.value) == f"settle() returned shape {shape}: give (agents, worlds) = (3, 1)"
+
+
 @pytest.mark.parametrize("one_by_one", [False, True])
 def test_a_turn_is_settled_after_all_have_acted_and_frozen_agents_take_no_part(one_by_one):
     env = make(Waving)

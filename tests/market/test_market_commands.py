@@ -199,3 +199,10 @@ def test_invalid_arguments_are_refused_with_code_2(words, text, patterns_file, c
     arguments = [patterns_file if word == "PATTERNS" else word for word in words]
     assert main(["market", *arguments, "--json", "--quiet"]) == 2
     assert text in json.loads(capsys.readouterr().out)["message"]
+
+
+def test_the_next_command_evaluates_a_bidder(patterns_file, tmp_path, capsys):
+    run = tmp_path / "run"
+    words = ["market", "train", patterns_file, "--out", str(run), "--worlds", "2", "--epochs", "1", "--episodes", "0"]
+    assert main([*words, "--quiet"]) == 0
+    assert f"next: parallel-agents market evaluate {run}   or: " in capsys.readouterr().out

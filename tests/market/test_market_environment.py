@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from parallel_agents.cli import main
+from parallel_agents.core.config import merge
 from parallel_agents.core.errors import ActionError, ConfigError, RunError, ShapeError
 from parallel_agents.market import MarketEnvironment
 from parallel_agents.market.actions import ActionForm, BiddingMarket
@@ -210,6 +211,18 @@ def test_autoreset_and_missing_files_are_refused(patterns, tmp_path):
         MarketEnvironment(patterns, {"experiment": {"autoreset": True}})
     with pytest.raises(ConfigError, match="does not exist"):
         MarketEnvironment(config={"world": {"patterns": str(tmp_path / "none")}})
+
+
+def test_a_run_with_a_relative_path_of_patterns_is_used_from_any_folder(patterns, tmp_path, monkeypatch):
+    patterns.save(tmp_path / "patterns.json")
+    monkeypatch.chdir(tmp_path)
+    config = environment(patterns).config.as_dict()
+    game = MarketEnvironment(config=merge(config, {"world": {"patterns": "patterns.json"}}))
+    assert game.config.world["patterns"] == str(tmp_path / "patterns.json")
+    monkeypatch.chdir("/")
+    again = MarketEnvironment(config=game.config)
+    assert again.config.as_dict() == game.config.as_dict()
+    assert again.run_experiment()["digest"] == environment(patterns).run_experiment()["digest"]
 
 
 def test_the_example_trains_from_the_command_line(patterns, tmp_path, capsys):
