@@ -27,8 +27,8 @@ STEPS, AUCTIONS = 48, 20.0
 
 
 def benches(effort: Effort) -> Iterator[tuple[str, Bench]]:
-    yield "market: auctions, 1 thread", partial(_auctions, "market: auctions, 1 thread", 1, 1.2, effort)
-    yield "market: auctions, 2 threads", partial(_auctions, "market: auctions, 2 threads", 2, 2.0, effort)
+    yield "market: auctions, 1 thread", partial(_auctions, "market: auctions, 1 thread", 1, 4.3, effort)
+    yield "market: auctions, 2 threads", partial(_auctions, "market: auctions, 2 threads", 2, 5.5, effort)
     yield "market: episodes, no policy", partial(_episodes, effort)
     yield "market: episodes, policy network", partial(_with_network, effort)
     yield "market: a million experiences", partial(_buffer, effort)
@@ -98,7 +98,7 @@ def _with_network(effort: Effort) -> Iterator[Row]:
             "market: episodes, policy network",
             side,
             "episodes",
-            goal=800.0,
+            goal=2000.0,
             unit="episodes/s",
             repeats=effort.repeats(10),
         )
