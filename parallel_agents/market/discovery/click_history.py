@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from parallel_agents.core.errors import ConfigError
 from parallel_agents.core.types import Floats, Ints
 from parallel_agents.market.database import literal
-from parallel_agents.market.discovery.export_reader import Export, known
+from parallel_agents.market.discovery.export_reader import DIRECT, Export, known
 
 PERIOD_DAYS = 7
 VISITS = 3  # first, second, third or later
@@ -235,8 +235,7 @@ def _make_tables(export: Export, vocabulary: Vocabulary, offset: int) -> None:
                 first(creative ORDER BY ts) FILTER (creative IS NOT NULL) AS creative
             FROM local_hits GROUP BY ALL)
         SELECT *, CASE
-            WHEN coalesce(medium, '(none)') IN ('(none)', '(not set)', '') AND coalesce(source, '(direct)')
-                IN ('(direct)', '(not set)', '') THEN '{_DIRECT}'
+            WHEN {DIRECT} THEN '{_DIRECT}'
             {channel} ELSE 'other' END AS channel
         FROM s""")
     run(f"""

@@ -29,7 +29,7 @@ from parallel_agents.market.discovery.competition import (
 from parallel_agents.market.discovery.conversion import ClickWorth, Conversion, fit_conversion, worth_of_clicks
 from parallel_agents.market.discovery.day_levels import fit_reactions
 from parallel_agents.market.discovery.estimation import Estimate, Fit, dummies, fit_poisson, ratio
-from parallel_agents.market.discovery.export_reader import ColumnMap, open_export
+from parallel_agents.market.discovery.export_reader import ColumnMap, Export, open_export, some_of
 from parallel_agents.market.discovery.patterns import Competition, Competitor, Landscape, Patterns, Period
 from parallel_agents.market.discovery.rivals import Auctions, Rivals, cluster_landscapes, describe_rivals
 from parallel_agents.market.discovery.user_segments import classify_users, describe_segments, factors, interest_lift
@@ -87,7 +87,7 @@ def discover(
             worth, bought = worth_of_clicks(history, conversion), _bought(history, conversion)
             fit = fit_competition(ads, history.day_period, worth, bought)
             competition, landscape, deviations["price"] = fit.competition, fit.landscape, fit.price
-            notes += fit.notes
+            notes += [*fit.notes, *_assumed(export)]
         else:
             notes.append(f"competition and prices: {gap}")
     else:
@@ -273,6 +273,28 @@ def _unmatched(clicked: tuple[str, ...], reported: tuple[str, ...]) -> list[str]
         for name in here
         if name not in there
     ]
+
+
+def _assumed(export: Export) -> list[str]:
+    """Return notes on what is assumed where rows of the reports have no position or no impression share."""
+    notes = []
+    rows = export.connection.execute(
+        "SELECT DISTINCT campaign FROM ads WHERE position IS NULL AND impressions > 0 ORDER BY campaign"
+    ).fetchall()
+    if rows:
+        notes.append(
+            f"slots and mechanisms: rows of the ads table have no position ({some_of([str(row[0]) for row in rows])}) "
+            "and count as the first; a campaign without positions is assumed to have one slot, at second price unless "
+            "we pay our bid"
+        )
+    if "auction_insights" in export.reports:
+        known, count = export.connection.execute("SELECT count(impression_share), count(*) FROM insights").fetchall()[0]
+        if 0 < known < count:
+            notes.append(
+                f"impression shares of rivals: {count - known} of {count} rows of the auction insights have none, and "
+                "count as 0; this makes the pacing of rivals look weaker, and its intervals too narrow"
+            )
+    return notes
 
 
 def _bought(history: History, conversion: Conversion) -> Floats:

@@ -59,6 +59,7 @@ _RANGES = {  # lowest and highest value of the reports' numbers; 0 to 1 are shar
 }  # fmt: skip
 _MONEY = ("cost", "bid")
 _MOST_NAMED = 10
+_REST = 30  # minutes without a hit after which another session begins
 _LONGEST_LINE = 2**24  # bytes; DuckDB reads no longer one
 
 REQUIRED = {
@@ -122,6 +123,9 @@ FILES = {
     "ads_by_hour": ("adsbyhour", "hourly", "hourofday"),
 }
 """Words of a file's or table's name by which a table is found; the first that fits."""
+DIRECT = """coalesce(medium, '(none)') IN ('(none)', '(not set)', '')
+    AND coalesce(source, '(direct)') IN ('(direct)', '(not set)', '')"""
+"""The SQL condition that hits or sessions have no known origin."""
 
 
 @dataclass(frozen=True)
@@ -251,6 +255,8 @@ def open_export(source: str | Path | Mapping[str, Any], columns: ColumnMap | Non
             hits = _flat_hits(connection, tables["events"], name, found, types, remarks)
             absent = tuple(ours for ours in OPTIONAL["events"] if found[ours] is None)
         _make_hits(connection, tables["events"], name, hits)
+        if "events" in matched and matched["events"]["session"] is None:
+            _make_sessions(connection, remarks)
         reports = frozenset(report for report in REPORTS if report in tables)
         for report in sorted(reports):
             matched[report] = _make_report(connection, report, tables[report], chosen, remarks)
@@ -399,9 +405,7 @@ def _flat_hits(
             hits[ours] = f"TRY_CAST({identifier(column)} AS VARCHAR)"
     time = str(matched["time"])
     hits["time"] = Column(connection, "events", events, time, types[time]).microseconds(remarks)
-    day = 24 * 3_600_000_000
-    session = f"CAST(({hits['time']}) // {day} AS VARCHAR)" if matched["session"] is None else hits["session"]
-    hits["session"] = f"hash(coalesce({session}, '')) % 9007199254740992"
+    hits["session"] = f"hash(coalesce({hits['session']}, '')) % 9007199254740992"
     return hits | {ours: f"lower({hits[ours]})" for ours in ("name", "system", "category")}
 
 
@@ -459,6 +463,29 @@ def _make_hits(connection: duckdb.DuckDBPyConnection, events: str, name: str, hi
         raise ConfigError(f"export {name} is empty: its events hold no row with a user and a time")
     if negative:
         raise ConfigError(f"export {name} holds {negative} events of negative value: remove or correct them")
+
+
+def _make_sessions(connection: duckdb.DuckDBPyConnection, remarks: Remarks) -> None:
+    """Number the sessions of each user by its hits: another begins after a rest, or at an origin not yet its own.
+
+    A session that has an origin begins with it, so no purchase before a click belongs to that click.
+    """
+    remarks.understood.append(
+        f"events: there is no column of sessions; one begins at a hit of another source, medium or campaign, and after "
+        f"{_REST} minutes without a hit"
+    )
+    by_time = 'PARTITION BY "user" ORDER BY ts, origin NULLS LAST'
+    connection.execute(f"""
+        CREATE OR REPLACE TABLE hits AS
+        WITH known AS (SELECT *, CASE WHEN NOT ({DIRECT}) THEN hash(source, medium, campaign) END AS origin FROM hits),
+        paused AS (SELECT *, coalesce(ts - lag(ts) OVER ({by_time}) > {_REST * 60_000_000}, false) AS rested
+                   FROM known),
+        visited AS (SELECT *, count(*) FILTER (rested) OVER ({by_time}) AS visit FROM paused),
+        arrived AS (SELECT *, origin IS NOT NULL AND origin IS DISTINCT FROM lag(origin IGNORE NULLS)
+                    OVER (PARTITION BY "user", visit ORDER BY ts, origin NULLS LAST) AS came FROM visited)
+        SELECT * EXCLUDE (origin, rested, visit, came)
+            REPLACE (count(*) FILTER (rested OR came) OVER ({by_time}) AS session)
+        FROM arrived""")
 
 
 def _make_report(

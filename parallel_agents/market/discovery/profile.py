@@ -10,6 +10,7 @@ from typing import Any
 from parallel_agents.market.discovery.conversion import FEWEST_PURCHASES
 from parallel_agents.market.discovery.discover import FEWEST_DAYS
 from parallel_agents.market.discovery.export_reader import (
+    DIRECT,
     FILES,
     ColumnMap,
     Export,
@@ -129,21 +130,24 @@ def _oddities(export: Export) -> list[str]:
 
 
 def _discoverable(export: Export, tables: Mapping[str, TableProfile]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return what can and what cannot be discovered, and why."""
+    """Return what can and what cannot be discovered, and why; nothing can where `discover` refuses the export."""
     views, purchases, valued, origins = _one(
         export,
         "SELECT count(*) FILTER (name = 'page_view' AND page IS NOT NULL), count(*) FILTER (name = 'purchase'), "
-        "count(*) FILTER (name = 'purchase' AND value > 0), "
-        "count(*) FILTER (source IS NOT NULL OR medium IS NOT NULL OR campaign IS NOT NULL) FROM hits",
+        f"count(*) FILTER (name = 'purchase' AND value > 0), count(*) FILTER (NOT ({DIRECT})) FROM hits",
     )
     days = tables["events"].days
     known = dict.fromkeys(("bid", "impression_share", "position"), 0)
+    clicks = 0
     if "ads" in export.reports:
-        counts = _one(export, "SELECT " + ", ".join(f"count({name})" for name in known) + " FROM ads")
-        known = dict(zip(known, counts, strict=True))
-    checks = (
+        counts = ", ".join(f"count({name})" for name in known)
+        clicks, *filled = _one(export, f"SELECT count(*) FILTER (clicks > 0), {counts} FROM ads WHERE impressions > 0")
+        known = dict(zip(known, filled, strict=True))
+    priced = known["bid"] > 0 and known["impression_share"] > 0 and clicks > 0
+    needed = "our own bids, impression shares and clicks are needed in the ads table"
+    whole = (
         ("segments of users", views > 0, "there are no page views with an address"),
-        ("clicks and their channels", origins > 0, "no event has a source, medium or campaign"),
+        ("clicks and their channels", origins > 0, "no event has a source or medium other than direct"),
         (
             "delays, rates and values of purchases",
             valued >= FEWEST_PURCHASES,
@@ -151,15 +155,17 @@ def _discoverable(export: Export, tables: Mapping[str, TableProfile]) -> tuple[t
             "needed",
         ),
         ("seasons", days >= FEWEST_DAYS, f"{days} days are too few: at least {FEWEST_DAYS} are needed"),
-        ("creatives and prices", "ads" in export.reports, "there is no ads table"),
-        ("number of auctions", known["impression_share"] > 0, "no row of the ads table has an impression share"),
-        ("position effects", known["position"] > 0, "no row of the ads table has a position"),
-        (
-            "rivals",
-            "auction_insights" in export.reports and known["bid"] > 0,
-            "auction insights and our own bids are both needed",
-        ),
-        ("prices by hour", "ads_by_hour" in export.reports, "there is no report by hour"),
     )
-    can = tuple(what for what, there, _ in checks if there)
-    return can, tuple(f"{what}: {why}" for what, there, why in checks if not there)
+    parts = (
+        ("creatives and prices", priced, needed if "ads" in export.reports else "there is no ads table"),
+        ("number of auctions", known["impression_share"] > 0, "no row of the ads table has an impression share"),
+        ("position effects", priced and known["position"] > 0, f"positions, {needed}"),
+        ("rivals", priced and "auction_insights" in export.reports, f"auction insights and {needed}"),
+        ("prices by hour", priced and "ads_by_hour" in export.reports, f"a report by hour and {needed}"),
+    )
+    checks = (*whole, *parts)
+    cannot = tuple(f"{what}: {why}" for what, there, why in checks if not there)
+    refused = [what for what, there, _ in whole if not there]
+    if refused:
+        return (), (f"anything: discover refuses the whole export for want of {', '.join(refused)}", *cannot)
+    return tuple(what for what, there, _ in checks if there), cannot

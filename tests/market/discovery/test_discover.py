@@ -72,6 +72,25 @@ def test_pacing_is_seen_in_the_impression_shares_of_rivals_and_not_invented_with
     assert any(note.startswith("pacing of rivals:") for note in blind.not_identified)
 
 
+def test_impression_shares_of_rivals_that_count_as_0_are_noted(small_sample, small_patterns):
+    insights = small_sample.tables["auction_insights"]
+    shares = [share if share >= 0.1 else None for share in insights.column("impression_share").to_pylist()]
+    place = insights.schema.get_field_index("impression_share")
+    partly = insights.set_column(place, "impression_share", pa.array(shares, pa.float64()))
+    found = discover(tables(small_sample, auction_insights=partly))
+    rows = f"{shares.count(None)} of {len(shares)} rows"
+    assert any(note.startswith(f"impression shares of rivals: {rows}") for note in found.not_identified)
+    assert not any(note.startswith("impression shares of rivals") for note in small_patterns.not_identified)
+
+
+def test_slots_and_mechanisms_that_are_assumed_without_positions_are_noted(small_sample, small_patterns):
+    found = discover(tables(small_sample, ads=small_sample.ads.drop_columns(["position"])))
+    assert {campaign.slots for campaign in found.competition.campaigns.values()} == {1}
+    note = next(note for note in found.not_identified if note.startswith("slots and mechanisms"))
+    assert "urgent_help" in note
+    assert not any(note.startswith("slots and mechanisms") for note in small_patterns.not_identified)
+
+
 def test_campaigns_creatives_and_prices_are_recovered(patterns, sample):
     ads, found = sample.market.campaigns, patterns.competition
     for name, mechanism, slots in zip(ads.names, ads.mechanisms, ads.slots, strict=True):
