@@ -187,6 +187,7 @@ def _check_command(words: list[str]) -> None:
 
 
 def _check_word(words: list[str], known: Collection[str], group: str = "") -> None:
+    """Raise a ConfigError for each word that is no known command, with the one that was likely meant."""
     for word in words:
         if not word.startswith("-") and word not in known:
             similar = difflib.get_close_matches(word, known, n=1)

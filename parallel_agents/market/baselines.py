@@ -214,7 +214,7 @@ class _Search(Generic[Tried]):
 
 
 def best_constant(market: MarketWorlds, epochs: Sequence[int], by: Objective = "score") -> Constant:
-    """Return the constant of the highest mean score: alpha, then creative, then alpha of each campaign, twice."""
+    """Return the constant that does best by score or profit: alpha, creative, then alpha of each campaign, twice."""
     search = _Search(market, epochs, by, Constant(ALPHAS[0]))
     for alpha in ALPHAS:
         search.attempt(Constant(alpha))
@@ -234,7 +234,7 @@ def _times(numbers: Floats, j: int, factor: float) -> Floats:
 
 
 def best_pacer(market: MarketWorlds, epochs: Sequence[int], constant: Constant, by: Objective = "score") -> PIDPacer:
-    """Return the pacer of the highest mean score, with the creative of a constant and at first its mix."""
+    """Return the pacer that does best by score or profit, with the creative of a constant and at first its mix."""
     alpha = np.broadcast_to(np.asarray(constant.alpha, np.float64), (market.campaigns,))
     mix = alpha / np.exp(np.log(alpha).mean())
     search = _Search(market, epochs, by, PIDPacer(mix=mix, creative=constant.creative))
